@@ -1,0 +1,335 @@
+"""The client of the API server: raw JSON in and out, one method a verb, and the few calls by name that callers ask for."""
+
+import asyncio
+import math
+import random as random_module
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+import aiohttp
+import msgspec
+import orjson
+from prometheus_client import CollectorRegistry
+
+from devices.kube.config import ClusterAccess
+from devices.kube.errors import MalformedReply, OutcomeUnknown
+from devices.kube.protocols import JsonObject
+from devices.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, Resource
+from devices.kube.transport import Call, ClientSettings, Transport, unreachable
+
+__all__ = ["ClientSettings", "KubeClient", "Page", "WatchEvent"]
+
+# One event is one object: etcd holds at most 1.5 MiB, JSON with managed fields a little more.
+_LONGEST_EVENT_BYTES: Final = 16 * 1024 * 1024
+# Time beyond the server's own limit of a watch before we give up on it.
+_WATCH_GRACE_S: Final = 30.0
+_MERGE_PATCH: Final = "application/merge-patch+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list: `raw` is the whole List object; `continue_token` is empty on the last page."""
+
+    raw: bytes
+    resource_version: str
+    continue_token: str
+
+
+class WatchEvent(msgspec.Struct, frozen=True):
+    """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR, and the object as it came.
+
+    `raw` is a view into what was received: decode it, do not keep it.
+    """
+
+    type: str
+    raw: msgspec.Raw = msgspec.field(name="object")
+
+
+class _ListMeta(msgspec.Struct):
+    resource_version: str = msgspec.field(default="", name="resourceVersion")
+    continue_token: str | None = msgspec.field(default="", name="continue")
+
+
+class _List(msgspec.Struct):
+    metadata: _ListMeta
+
+
+class KubeClient:
+    """Speaks to one API server. Use as an async context manager or call `close`.
+
+    Methods raise the tree of `devices.kube.errors` and nothing of the libraries beneath. A caller that cancels a write does
+    not know its outcome. Reads are quorum reads unless they say otherwise.
+    """
+
+    def __init__(
+        self,
+        access: ClusterAccess,
+        settings: ClientSettings,
+        *,
+        registry: CollectorRegistry | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        random: Callable[[], float] = random_module.random,
+    ) -> None:
+        self.access = access
+        self._transport = Transport(access, settings, registry=registry, clock=clock, sleep=sleep, random=random)
+        self._events = msgspec.json.Decoder(WatchEvent)
+        self._lists = msgspec.json.Decoder(_List)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._transport.close()
+
+    # --- any resource ---
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JsonObject:
+        """One object. Raises NotFound."""
+        return _object(await self.get_raw(resource, name, namespace))
+
+    async def get_raw(self, resource: Resource, name: str, namespace: str | None = None) -> bytes:
+        """One object as it came, for a decoder of the caller's. Raises NotFound."""
+        return await self._transport.read(Call("get", resource.label, "GET", resource.item(name, namespace)))
+
+    async def list_pages(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        limit: int = 500,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        resource_version: str | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncGenerator[Page]:
+        """All objects, `limit` a page (0: all at once), each page a call of its own.
+
+        `resource_version` None is a quorum read; "0" takes what the server has at hand, any other value what is at least as new.
+        Raises Gone when a continue token has grown too old: start again.
+        """
+        token = ""
+        while True:
+            query = _selectors(label_selector, field_selector)
+            if limit > 0:
+                query["limit"] = str(limit)
+            if token:
+                query["continue"] = token
+            elif resource_version is not None:
+                query["resourceVersion"] = resource_version
+            call = Call("list", resource.label, "GET", resource.collection(namespace), query, timeout_s=timeout_s)
+            raw = await self._transport.read(call)
+            try:
+                metadata = self._lists.decode(raw).metadata
+            except msgspec.MsgspecError as error:
+                raise MalformedReply(f"{call}: no list came back: {error}") from error
+            token = metadata.continue_token or ""
+            yield Page(raw, metadata.resource_version, token)
+            if not token:
+                return
+
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        timeout_s: float,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        malformed: Callable[[bytes], None] = lambda line: None,
+    ) -> AsyncGenerator[WatchEvent]:
+        """Events after `resource_version`, bookmarks among them, until the server ends the watch after `timeout_s` seconds.
+
+        Ends silently where the connection ends in good order. Raises Gone (the HTTP form; an ERROR event is passed on) and
+        every other ApiStatusError when it is opened, Unreachable when it breaks. A line that is no event goes to `malformed`.
+        """
+        query = _selectors(label_selector, field_selector)
+        query["watch"] = "true"
+        query["allowWatchBookmarks"] = "true"
+        query["resourceVersion"] = resource_version
+        query["timeoutSeconds"] = str(max(1, math.ceil(timeout_s)))
+        path = resource.collection(namespace)
+        call = Call("watch", resource.label, "GET", path, query, timeout_s=timeout_s + _WATCH_GRACE_S)
+        async with self._transport.stream(call) as response:
+            pending = b""
+            try:
+                async for chunk in response.content.iter_any():
+                    *lines, pending = (pending + chunk).split(b"\n")
+                    for line in lines:
+                        if not line.strip():
+                            continue
+                        try:
+                            event = self._events.decode(line)
+                        except msgspec.MsgspecError:
+                            malformed(line)
+                            continue
+                        yield event
+                    if len(pending) > _LONGEST_EVENT_BYTES:
+                        raise MalformedReply(f"{call}: an event is longer than {_LONGEST_EVENT_BYTES} bytes")
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise unreachable(str(call), error) from error
+
+    async def create(
+        self,
+        resource: Resource,
+        body: JsonObject,
+        namespace: str | None = None,
+        *,
+        name: str | None = None,
+        subresource: str | None = None,
+    ) -> JsonObject:
+        """Create an object, or post to `subresource` of `name`. Raises AlreadyExists, Invalid, OutcomeUnknown."""
+        if name is None:
+            path, verb = resource.collection(namespace), "create"
+        else:
+            path, verb = resource.item(name, namespace, subresource), f"create/{subresource}"
+        return await self._write(Call(verb, resource.label, "POST", path, body=orjson.dumps(body)))
+
+    async def merge_patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: JsonObject,
+        namespace: str | None = None,
+        *,
+        subresource: str | None = None,
+    ) -> JsonObject:
+        """Merge `body` into an object; `metadata.resourceVersion` and `metadata.uid` in it are preconditions.
+
+        Raises Conflict, NotFound, Invalid, OutcomeUnknown.
+        """
+        path = resource.item(name, namespace, subresource)
+        return await self._write(
+            Call("patch", resource.label, "PATCH", path, body=orjson.dumps(body), content_type=_MERGE_PATCH)
+        )
+
+    async def replace(
+        self, resource: Resource, name: str, body: JsonObject, namespace: str | None = None
+    ) -> JsonObject:
+        """Put a whole object in place of the stored one of the same resourceVersion. Raises Conflict, OutcomeUnknown."""
+        path = resource.item(name, namespace)
+        return await self._write(Call("update", resource.label, "PUT", path, body=orjson.dumps(body)))
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        grace_s: int | None = None,
+    ) -> JsonObject:
+        """Delete an object, only that of `uid` where given. Raises NotFound, Conflict (another UID), OutcomeUnknown."""
+        options: JsonObject = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        path = resource.item(name, namespace)
+        return await self._write(Call("delete", resource.label, "DELETE", path, body=orjson.dumps(options)))
+
+    async def _write(self, call: Call) -> JsonObject:
+        raw = await self._transport.write(call)
+        try:
+            return _object(raw)
+        except MalformedReply as error:
+            raise OutcomeUnknown(f"{call}: {error}") from error
+
+    # --- by name, as the protocols ask ---
+
+    async def get_pod(self, namespace: str, name: str) -> JsonObject:
+        """(PodReader)"""
+        return await self.get(PODS, name, namespace)
+
+    async def list_pods(self, namespace: str) -> tuple[list[JsonObject], str]:
+        """(PodLister)"""
+        pods: list[JsonObject] = []
+        version = ""
+        async for page in self.list_pages(PODS, namespace):
+            items = _object(page.raw).get("items")
+            for item in items if isinstance(items, list) else ():
+                if not isinstance(item, dict):
+                    raise MalformedReply(f"list of pods in {namespace}: an item is no object")
+                pods.append(item)
+            version = page.resource_version
+        return pods, version
+
+    async def patch_pod(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
+        """(PodPatcher)"""
+        return await self.merge_patch(PODS, name, body, namespace)
+
+    async def get_node(self, name: str) -> JsonObject:
+        """(NodeReader)"""
+        return await self.get(NODES, name)
+
+    async def patch_node(self, name: str, body: JsonObject) -> JsonObject:
+        """(NodePatcher)"""
+        return await self.merge_patch(NODES, name, body)
+
+    async def bind(
+        self,
+        namespace: str,
+        name: str,
+        body: JsonObject,
+        timeout_s: float,
+        *,
+        before_send: Callable[[], None] | None = None,
+    ) -> None:
+        """(Binder)"""
+        call = Call(
+            "create/binding",
+            PODS.label,
+            "POST",
+            PODS.item(name, namespace, "binding"),
+            # Whole seconds rounded down: the server must not go on after we have given up.
+            {"timeout": f"{max(1, math.floor(timeout_s))}s"},
+            body=orjson.dumps(body),
+            timeout_s=timeout_s,
+            before_send=before_send,
+        )
+        await self._transport.write(call)
+
+    async def create_event(self, namespace: str, body: JsonObject) -> None:
+        """(EventWriter)"""
+        await self.create(EVENTS, body, namespace)
+
+    async def get_config_map(self, namespace: str, name: str) -> JsonObject:
+        """(ConfigMapStore)"""
+        return await self.get(CONFIG_MAPS, name, namespace)
+
+    async def create_config_map(self, namespace: str, body: JsonObject) -> JsonObject:
+        """(ConfigMapStore)"""
+        return await self.create(CONFIG_MAPS, body, namespace)
+
+    async def patch_config_map(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
+        """(ConfigMapStore)"""
+        return await self.merge_patch(CONFIG_MAPS, name, body, namespace)
+
+
+def _selectors(label: str | None, fields: str | None) -> dict[str, str]:
+    query: dict[str, str] = {}
+    if label:
+        query["labelSelector"] = label
+    if fields:
+        query["fieldSelector"] = fields
+    return query
+
+
+def _object(raw: bytes) -> JsonObject:
+    try:
+        decoded = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise MalformedReply(f"the API server's answer is no JSON: {error}") from error
+    if not isinstance(decoded, dict):
+        raise MalformedReply(f"the API server's answer is a JSON {type(decoded).__name__}, not an object")
+    return decoded
