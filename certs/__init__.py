@@ -1,0 +1,1 @@
+"""Certificates: the CA, serving certificates, and when to renew them."""

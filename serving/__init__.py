@@ -1,0 +1,1 @@
+"""HTTP plumbing both services need: TLS, limits, health, metrics, access log, drain."""

@@ -1,0 +1,51 @@
+"""One log line a request."""
+
+import asyncio
+import logging
+from collections.abc import Collection
+from time import perf_counter
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from serving.route import CALLER_GONE
+
+__all__ = ["OUTCOME", "QUIET_PATHS", "access_log"]
+
+OUTCOME = web.RequestKey("outcome", str)
+"""`request[OUTCOME] = "node n2"`: what a handler wants its log line to say."""
+
+QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Paths asked every few seconds; their good answers are logged at DEBUG."""
+
+
+def access_log(logger: logging.Logger, *, quiet_paths: Collection[str] = QUIET_PATHS) -> Middleware:
+    """A middleware that writes method, path, status, milliseconds and the handler's outcome to `logger` at INFO.
+
+    A caller that hung up before the answer is logged as 499. The path is logged as sent (percent-encoded, without
+    the query), so that no caller can forge a line.
+    """
+
+    @web.middleware
+    async def log(request: web.Request, handler: Handler) -> web.StreamResponse:
+        began = perf_counter()
+        status = 500
+        try:
+            response = await handler(request)
+            status = response.status
+        except web.HTTPException as answer:
+            status = answer.status
+            raise
+        except (ConnectionError, asyncio.CancelledError):
+            status = CALLER_GONE
+            raise
+        else:
+            return response
+        finally:
+            path = request.rel_url.raw_path
+            level = logging.DEBUG if path in quiet_paths and status < 400 else logging.INFO
+            outcome = " ".join(request.get(OUTCOME, "").split())
+            elapsed_ms = (perf_counter() - began) * 1000
+            logger.log(level, "%s %s %d %.1fms%s", request.method, path, status, elapsed_ms, outcome and f" {outcome}")
+
+    return log

@@ -1,0 +1,81 @@
+"""The `/metrics` page, and counters for the requests themselves."""
+
+import asyncio
+from time import perf_counter
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler, Middleware
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.exposition import choose_encoder
+
+from serving.route import CALLER_GONE, route_of
+
+__all__ = ["REQUEST_BUCKETS_S", "RequestMetrics", "metrics_handler"]
+
+REQUEST_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Upper bounds in seconds: fine around a filter's 2 ms, and up to the 30 s a caller waits at most."""
+
+
+def metrics_handler(registry: CollectorRegistry) -> Handler:
+    """A handler that shows `registry` in the format the caller accepts; `?name[]=` limits it to the metrics named.
+
+    Rendering runs in a thread, so that a large page does not hold up decisions. A collector of one's own is
+    therefore called off the event loop: it may only read values that do not change while it does.
+    """
+
+    def render(accept: str, names: list[str]) -> tuple[bytes, str]:
+        encode, content_type = choose_encoder(accept)
+        return encode(registry.restricted_registry(names) if names else registry), content_type
+
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        accept = ",".join(request.headers.getall(hdrs.ACCEPT, []))
+        page, content_type = await asyncio.to_thread(render, accept, request.query.getall("name[]", []))
+        response = web.Response(body=page, headers={hdrs.CONTENT_TYPE: content_type})
+        response.enable_compression()
+        return response
+
+    return metrics
+
+
+class RequestMetrics:
+    """Counts every request, by route and code, and times it by route; build it once a registry and share it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "slotwise_http_requests", "HTTP requests by route and answer.", ["route", "code"], registry=registry
+        )
+        self._seconds = Histogram(
+            "slotwise_http_request_seconds",
+            "Seconds from a request's head to its answer.",
+            ["route"],
+            registry=registry,
+            buckets=REQUEST_BUCKETS_S,
+        )
+
+    def middleware(self) -> Middleware:
+        """A middleware that counts what passes through it.
+
+        A caller that hangs up before the answer counts as 499, a fault that nothing further in answers as 500.
+        """
+
+        @web.middleware
+        async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+            began = perf_counter()
+            code = 500
+            try:
+                response = await handler(request)
+                code = response.status
+            except web.HTTPException as answer:
+                code = answer.status
+                raise
+            except (ConnectionError, asyncio.CancelledError):
+                code = CALLER_GONE
+                raise
+            else:
+                return response
+            finally:
+                route = route_of(request)
+                self._requests.labels(route, str(code)).inc()
+                self._seconds.labels(route).observe(perf_counter() - began)
+
+        return count
