@@ -1,4 +1,4 @@
-"""The client of the API server: raw JSON in and out, one method a verb, and the few calls by name that callers ask for."""
+"""The client of the API server: raw JSON in and out, one method a verb, and the few calls that callers ask for."""
 
 import asyncio
 import math
@@ -60,8 +60,8 @@ class _List(msgspec.Struct):
 class KubeClient:
     """Speaks to one API server. Use as an async context manager or call `close`.
 
-    Methods raise the tree of `devices.kube.errors` and nothing of the libraries beneath. A caller that cancels a write does
-    not know its outcome. Reads are quorum reads unless they say otherwise.
+    Methods raise the tree of `devices.kube.errors` and nothing of the libraries beneath. A caller that cancels a
+    write does not know its outcome. Reads are quorum reads unless they say otherwise.
     """
 
     def __init__(
@@ -114,8 +114,8 @@ class KubeClient:
     ) -> AsyncGenerator[Page]:
         """All objects, `limit` a page (0: all at once), each page a call of its own.
 
-        `resource_version` None is a quorum read; "0" takes what the server has at hand, any other value what is at least as new.
-        Raises Gone when a continue token has grown too old: start again.
+        `resource_version` None is a quorum read; "0" takes what the server has at hand, any other value what is at
+        least as new. Raises Gone when a continue token has grown too old: start again.
         """
         token = ""
         while True:
@@ -148,10 +148,11 @@ class KubeClient:
         field_selector: str | None = None,
         malformed: Callable[[bytes], None] = lambda line: None,
     ) -> AsyncGenerator[WatchEvent]:
-        """Events after `resource_version`, bookmarks among them, until the server ends the watch after `timeout_s` seconds.
+        """Events after `resource_version`, bookmarks among them.
 
-        Ends silently where the connection ends in good order. Raises Gone (the HTTP form; an ERROR event is passed on) and
-        every other ApiStatusError when it is opened, Unreachable when it breaks. A line that is no event goes to `malformed`.
+        The server ends the watch after `timeout_s` seconds; it ends silently where the connection ends in good order.
+        Raises Gone (the HTTP form; an ERROR event is passed on) and every other ApiStatusError when it is opened,
+        Unreachable when it breaks. A line that is no event goes to `malformed`.
         """
         query = _selectors(label_selector, field_selector)
         query["watch"] = "true"
@@ -216,7 +217,7 @@ class KubeClient:
     async def replace(
         self, resource: Resource, name: str, body: JsonObject, namespace: str | None = None
     ) -> JsonObject:
-        """Put a whole object in place of the stored one of the same resourceVersion. Raises Conflict, OutcomeUnknown."""
+        """Put an object in place of the stored one of the same resourceVersion. Raises Conflict, OutcomeUnknown."""
         path = resource.item(name, namespace)
         return await self._write(Call("update", resource.label, "PUT", path, body=orjson.dumps(body)))
 

@@ -1,8 +1,8 @@
 """Where the API server is and how we prove who we are.
 
-kubeconfig files, exec plugins and service accounts are read by `kubernetes.aio.config`; what comes out is a `ClusterAccess`:
-address, TLS, headers. Tokens that change under us (projected service account tokens, exec plugins, token files) are read anew in
-time, and at once after the server has refused one.
+kubeconfig files, exec plugins and service accounts are read by `kubernetes.aio.config`; what comes out is a
+`ClusterAccess`: address, TLS, headers. Tokens that change under us (projected service account tokens, exec plugins,
+token files) are read anew in time, and at once after the server has refused one.
 """
 
 import asyncio
@@ -16,12 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, cast
 
+import yaml
+
 from devices.kube.errors import ConfigError
 
 __all__ = ["ClusterAccess", "Credentials", "explicit_access", "load_access"]
 
 SERVICE_ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-# The kubelet replaces a projected token at 80 % of its life, at least 10 minutes long; the same rhythm serves token files.
+# The kubelet replaces a projected token at 80 % of its life, at least 10 minutes long; the same rhythm serves token
+# files.
 _FILE_TOKEN_LIFE_S: Final = 60.0
 # A token is replaced this long before it ends, so that no request leaves with one about to end.
 _EXPIRY_MARGIN_S: Final = 60.0
@@ -48,8 +51,8 @@ class Credentials:
 class ClusterAccess:
     """How to reach one API server.
 
-    `host` is a base URL without a trailing slash (it may hold a path), `namespace` the default one, `source` says in words
-    where all this was found.
+    `host` is a base URL without a trailing slash (it may hold a path), `namespace` the default one, `source` says in
+    words where all this was found.
     """
 
     def __init__(
@@ -153,13 +156,12 @@ async def load_access(
 ) -> ClusterAccess:
     """Find the cluster: `kubeconfig`, else `KUBECONFIG`, else `$HOME/.kube/config`, else the pod's service account.
 
-    (HAMi v2.10 wire contract: environment.) A file that is named but missing is an error, never a reason to look further;
-    `KUBECONFIG` may list several files. Raises ConfigError.
+    (HAMi v2.10 wire contract: environment.) A file that is named but missing is an error, never a reason to look
+    further; `KUBECONFIG` may list several files. Raises ConfigError.
     """
     named = kubeconfig or environ.get("KUBECONFIG")
     if named:
-        paths = [Path(part).expanduser() for part in named.split(os.pathsep) if part]
-        if not any(path.is_file() for path in paths):
+        if not _existing(named):
             origin = "--kubeconfig" if kubeconfig else "KUBECONFIG"
             raise ConfigError(f"{origin}: no such file: {named}")
         return await _from_kubeconfig(named, context, wall_clock)
@@ -188,7 +190,7 @@ class _Configuration(Protocol):
 
 
 class _Loader(Protocol):
-    """A kubeconfig loader of the library after it has loaded; it also has `exec_plugin_expiry` where a plugin named one."""
+    """A kubeconfig loader of the library; it also has `exec_plugin_expiry` where a plugin named one."""
 
     current_context: Mapping[str, object]
 
@@ -266,19 +268,19 @@ async def _read_kubeconfig(
 
 def _user(paths: str, context: Mapping[str, object]) -> Mapping[str, object]:
     """The user entry of the context: the library does not say which kind of credentials it found."""
-    import yaml
-
     details = context.get("context")
     wanted = details.get("user") if isinstance(details, Mapping) else None
-    for part in paths.split(os.pathsep):
-        path = Path(part).expanduser()
-        if not part or not path.is_file():
-            continue
+    for path in _existing(paths):
         document = yaml.safe_load(path.read_text())
         for entry in document.get("users") or ():
             if entry.get("name") == wanted:
                 return cast(Mapping[str, object], entry.get("user") or {})
     return {}
+
+
+def _existing(paths: str) -> list[Path]:
+    candidates = [Path(part).expanduser() for part in paths.split(os.pathsep) if part]
+    return [path for path in candidates if path.is_file()]
 
 
 def _command(user: Mapping[str, object]) -> object:
@@ -322,9 +324,7 @@ def _in_cluster(
     )
 
 
-def _tls(
-    source: str, *, ca_file: str | None = None, ca_pem: str | None = None, verify: bool = True
-) -> ssl.SSLContext:
+def _tls(source: str, *, ca_file: str | None = None, ca_pem: str | None = None, verify: bool = True) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca_file, cadata=ca_pem)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError

@@ -1,9 +1,10 @@
 """What can go wrong between us and the API server, as a tree.
 
-The split that matters to callers is definite or not: an `ApiStatusError` or `Unreachable` says that a write was not done,
-`OutcomeUnknown` says that nobody can tell before the object has been read again.
+The split that matters to callers is definite or not: an `ApiStatusError` or `Unreachable` says that a write was not
+done, `OutcomeUnknown` says that nobody can tell before the object has been read again.
 """
 
+# ruff: noqa: N818 - they are named after the answers they stand for: NotFound, Conflict, Gone
 from email.utils import parsedate_to_datetime
 from typing import Final
 

@@ -12,7 +12,7 @@ class KubeMetrics:
         registry = registry or CollectorRegistry()
         self.requests = Counter(
             "slotwise_kube_requests_total",
-            "Requests to the API server. Code is the HTTP status, or unreachable, not_sent or unknown (a write whose reply was lost).",
+            "Requests to the API server; code is the HTTP status, or unreachable, not_sent or unknown (reply lost).",
             ("verb", "resource", "code"),
             registry=registry,
         )
@@ -46,7 +46,10 @@ class ReflectorMetrics:
             registry=registry,
         )
         self.malformed = Counter(
-            "slotwise_watch_malformed_total", "Objects that could not be read and were skipped.", labels, registry=registry
+            "slotwise_watch_malformed_total",
+            "Objects that could not be read and were skipped.",
+            labels,
+            registry=registry,
         )
         self.faults = Counter(
             "slotwise_watch_consumer_faults_total",
@@ -60,6 +63,6 @@ class ReflectorMetrics:
         self.differences = Counter(
             "slotwise_watch_resync_differences_total",
             "Objects that a full list showed otherwise than the watch had left them.",
-            ("resource", "kind"),
+            ("resource", "cause", "kind"),
             registry=registry,
         )

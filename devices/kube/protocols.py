@@ -1,4 +1,4 @@
-"""The least a caller may ask for: one small protocol an ability. `KubeClient` has them all, fakes have what they need."""
+"""The least a caller may ask for: one small protocol an ability. `KubeClient` has them all."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
@@ -39,7 +39,7 @@ class PodPatcher(Protocol):
     """Merge-patches pods; preconditions are `metadata.uid` and `metadata.resourceVersion` in the body."""
 
     async def patch_pod(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
-        """The pod as stored. Raises Conflict where a precondition fails, OutcomeUnknown, and every other KubeError."""
+        """The pod as stored. Raises Conflict (a precondition fails), OutcomeUnknown and every other KubeError."""
         ...
 
 
@@ -55,7 +55,7 @@ class NodePatcher(Protocol):
     """Merge-patches nodes; the precondition is `metadata.resourceVersion` in the body."""
 
     async def patch_node(self, name: str, body: JsonObject) -> JsonObject:
-        """The node as stored. Raises Conflict where a precondition fails, OutcomeUnknown, and every other KubeError."""
+        """The node as stored. Raises Conflict (a precondition fails), OutcomeUnknown and every other KubeError."""
         ...
 
 
@@ -100,5 +100,5 @@ class ConfigMapStore(Protocol):
         ...
 
     async def patch_config_map(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
-        """The object as stored. Raises Conflict where a precondition fails, OutcomeUnknown, and every other KubeError."""
+        """The object as stored. Raises Conflict (a precondition fails), OutcomeUnknown and every other KubeError."""
         ...

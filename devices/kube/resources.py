@@ -79,9 +79,7 @@ MUTATING_WEBHOOKS: Final = Resource("mutatingwebhookconfigurations", "admissionr
 VALIDATING_WEBHOOKS: Final = Resource(
     "validatingwebhookconfigurations", "admissionregistration.k8s.io", namespaced=False
 )
-ADMISSION_POLICIES: Final = Resource(
-    "validatingadmissionpolicies", "admissionregistration.k8s.io", namespaced=False
-)
+ADMISSION_POLICIES: Final = Resource("validatingadmissionpolicies", "admissionregistration.k8s.io", namespaced=False)
 ADMISSION_POLICY_BINDINGS: Final = Resource(
     "validatingadmissionpolicybindings", "admissionregistration.k8s.io", namespaced=False
 )

@@ -1,6 +1,7 @@
-"""One HTTP session to the API server: bounded time-outs, sockets that notice a dead peer, retries of reads, errors of ours.
+"""One HTTP session to the API server: bounded time-outs, sockets that notice a dead peer, retries of reads.
 
-A read is tried again while its time lasts; a write goes out once. Whatever the HTTP library raises leaves here as a KubeError.
+A read is tried again while its time lasts; a write goes out once. Whatever the HTTP library raises leaves here as a
+KubeError.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ class ClientSettings:
     user_agent: str
     """What the API server's logs and audit know us by, e.g. `slotwise-scheduler/0.1.0`."""
     timeout_s: float = 0.0
-    """Longest time of one call, its retries included; ≤ 0 (the default of `--kube-timeout`) means 30 s, never unbounded."""
+    """Longest time of one call with its retries; ≤ 0 (the default of `--kube-timeout`) means 30 s, never unbounded."""
     connect_timeout_s: float = 5.0
     """Longest wait for a connection from the pool or a new one, TLS included."""
     qps: float = 500.0
@@ -81,7 +82,7 @@ class ClientSettings:
 
 @dataclass(frozen=True)
 class Call:
-    """One request. `path` is already quoted; `resource` names it in metrics; `timeout_s` None means the settings' own."""
+    """One request: `path` is quoted already, `resource` names it in metrics, no `timeout_s` means the settings' own."""
 
     verb: str
     resource: str
@@ -97,8 +98,8 @@ class Call:
         return f"{self.verb} {self.path}"
 
 
-class _SentNoReply(Exception):
-    """The connection broke after the request may have left. Not an aiohttp error, so that aiohttp does not send it again."""
+class _ReplyLostError(Exception):
+    """The connection broke after the request may have left. No aiohttp error: aiohttp must not send it again."""
 
 
 class Transport:
@@ -134,8 +135,8 @@ class Transport:
     async def read(self, call: Call) -> bytes:
         """The body of a successful answer.
 
-        429, 5xx and connection errors are tried again with growing, jittered waits, or what Retry-After asks, as long as the
-        call's time lasts. Raises Unreachable or an ApiStatusError: the last one seen.
+        429, 5xx and connection errors are tried again with growing, jittered waits, or what Retry-After asks, as long
+        as the call's time lasts. Raises Unreachable or an ApiStatusError: the last one seen.
         """
         ends_at = self._clock() + self._time_of(call)
         attempt = 0
@@ -154,8 +155,8 @@ class Transport:
     async def write(self, call: Call) -> bytes:
         """The body of a successful answer; the request goes out once (after a 401, which did nothing, once more).
 
-        Raises OutcomeUnknown where the write may have happened: reply lost, time-out, or any 5xx, since a proxy or a storage
-        time-out looks like that, too. Unreachable and every other ApiStatusError mean that it has not.
+        Raises OutcomeUnknown where the write may have happened: reply lost, time-out, or any 5xx, since a proxy or a
+        storage time-out looks like that, too. Unreachable and every other ApiStatusError mean that it has not.
         """
         return await self._once(call, self._time_of(call), write=True)
 
@@ -203,7 +204,9 @@ class Transport:
         finally:
             self._metrics.seconds.labels(call.verb, call.resource).observe(self._clock() - started)
 
-    async def _open(self, call: Call, timeout_s: float, ends_at: float, *, write: bool = False) -> aiohttp.ClientResponse:
+    async def _open(
+        self, call: Call, timeout_s: float, ends_at: float, *, write: bool = False
+    ) -> aiohttp.ClientResponse:
         """Wait for a token, send, and return the answer once its head says success; the body is still to be read."""
         if not await self._bucket.take(timeout_s):
             self._count(call, "not_sent")
@@ -217,9 +220,7 @@ class Transport:
                     raise
         raise AssertionError("the second try returns or raises")
 
-    async def _send(
-        self, call: Call, headers: dict[str, str], left_s: float, *, write: bool
-    ) -> aiohttp.ClientResponse:
+    async def _send(self, call: Call, headers: dict[str, str], left_s: float, *, write: bool) -> aiohttp.ClientResponse:
         if left_s <= 0:
             self._count(call, "not_sent")
             raise NotSent(f"{call}: its time was up before it could be sent")
@@ -241,7 +242,7 @@ class Transport:
                 timeout=aiohttp.ClientTimeout(total=left_s, connect=min(self._settings.connect_timeout_s, left_s)),
                 middlewares=(_send_once,) if write else (),
             )
-        except (aiohttp.ClientError, _SentNoReply, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, _ReplyLostError, TimeoutError, OSError) as error:
             raise self._no_answer(call, error, write=write) from error
         self._count(call, str(response.status))
         if 200 <= response.status < 300:
@@ -303,23 +304,21 @@ def unreachable(what: str, error: Exception) -> Unreachable:
 
 def describe(error: BaseException) -> str:
     """A library's error in words; some have no text of their own."""
-    if isinstance(error, _SentNoReply) and error.__cause__ is not None:
+    if isinstance(error, _ReplyLostError) and error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, TimeoutError):
         return str(error) or "timed out"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-async def _send_once(
-    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
-) -> aiohttp.ClientResponse:
+async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
     """Hide a broken connection from aiohttp, which sends PUT and DELETE a second time when one breaks."""
     try:
         return await handler(request)
     except aiohttp.ClientConnectorError:
         raise  # nothing was sent, and aiohttp does not try again
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        raise _SentNoReply from error
+        raise _ReplyLostError from error
 
 
 def _watchful_socket(address: aiohttp.AddrInfoType, dead_peer_s: float) -> socket.socket:

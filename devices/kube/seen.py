@@ -1,0 +1,79 @@
+"""Which revision of which object a watch has delivered: what is new, what a duplicate, what comes late."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["Seen", "SeenObject"]
+
+# Late events of deleted objects are recognised as long as no more than so many were deleted since.
+_REMEMBERED_DELETIONS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SeenObject:
+    """An object's identity and the revision it was seen at; `namespace` is empty for cluster-wide resources."""
+
+    uid: str
+    namespace: str
+    name: str
+    revision: int
+
+
+class Seen:
+    """The last delivered revision by UID.
+
+    Deletions are remembered for a while: a late event of a deleted object must not bring it back. A newer one may,
+    since with a selector DELETED only says that the object stopped matching.
+    """
+
+    def __init__(self) -> None:
+        self._present: dict[str, SeenObject] = {}
+        self._deleted: OrderedDict[str, int] = OrderedDict()
+
+    def get(self, uid: str) -> SeenObject | None:
+        """The object as last delivered."""
+        return self._present.get(uid)
+
+    def revision(self, uid: str) -> int | None:
+        """The revision last delivered, None if the object is not held."""
+        seen = self._present.get(uid)
+        return None if seen is None else seen.revision
+
+    def uids(self) -> Set[str]:
+        """Everything held."""
+        return self._present.keys()
+
+    def is_news(self, candidate: SeenObject, *, deleted: bool) -> bool:
+        """False for the same or an older state of its UID, and for any state older than its deletion.
+
+        A deletion at the very revision that is held is news: not every server gives it a revision of its own.
+        """
+        held = self.revision(candidate.uid)
+        if held is not None:
+            return candidate.revision > held or (deleted and candidate.revision == held)
+        gone_at = self._deleted.get(candidate.uid)
+        return gone_at is None or candidate.revision > gone_at
+
+    def put(self, delivered: SeenObject) -> None:
+        """The consumer holds this state now."""
+        self._present[delivered.uid] = delivered
+        self._deleted.pop(delivered.uid, None)
+
+    def delete(self, delivered: SeenObject) -> None:
+        """The consumer has let it go."""
+        self._present.pop(delivered.uid, None)
+        self._deleted[delivered.uid] = delivered.revision
+        self._deleted.move_to_end(delivered.uid)
+        if len(self._deleted) > _REMEMBERED_DELETIONS:
+            self._deleted.popitem(last=False)
+
+    def forget(self, uid: str) -> None:
+        """It is not known what the consumer holds of this one."""
+        self._present.pop(uid, None)
+
+    def replace(self, listed: Iterable[SeenObject]) -> None:
+        """The consumer holds exactly these."""
+        self._present = {seen.uid: seen for seen in listed}
+        self._deleted.clear()
