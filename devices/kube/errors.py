@@ -154,8 +154,8 @@ def status_error(code: int, body: bytes, retry_after: float | None = None) -> Ap
     except msgspec.MsgspecError:
         text = body[:_QUOTED_BODY_CHARS].decode("utf-8", "replace").strip()
         status = _Status(message=text or "no explanation given")
-    code = code or status.code
     reason = status.reason or ""
+    code = code or status.code or (410 if reason in {"Expired", "Gone"} else 0)
     wait = retry_after
     if wait is None and status.details is not None and status.details.retry_after_seconds > 0:
         wait = status.details.retry_after_seconds

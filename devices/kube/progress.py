@@ -39,7 +39,7 @@ class Progress:
             async with asyncio.timeout(timeout_s):
                 await reached
         except TimeoutError:
-            return False
+            return self.revision >= revision
         finally:
             if reached.cancelled():
                 self._waiters = [waiter for waiter in self._waiters if waiter is not entry]

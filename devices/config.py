@@ -1,0 +1,156 @@
+"""The device configuration file (HAMi v2.10 wire contract, device config): YAML sections, one a family."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+import yaml
+
+from devices.errors import ConfigError
+from devices.vendor import Family, FamilySettings, Vendor
+from devices.vendors import families
+
+__all__ = ["OTHER_SECTIONS", "DeviceConfig", "default_config", "load", "read"]
+
+OTHER_SECTIONS = frozenset(
+    {
+        "amd",
+        "awsneuron",
+        "biren",
+        "cambricon",
+        "enflame",
+        "hygon",
+        "iluvatars",
+        "kunlun",
+        "metax",
+        "mthreads",
+        "vastai",
+        "vnpus",
+    }
+)
+"""Sections of HAMi's file; those of families that this version does not have are named in a warning, not taken for misspelt."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """The vendors that follow from the file, by key, and what in it has no effect."""
+
+    vendors: tuple[Vendor, ...]
+    warnings: tuple[str, ...] = ()
+
+    def vendor(self, key: str) -> Vendor | None:
+        """The vendor of this key."""
+        return next((vendor for vendor in self.vendors if vendor.key == key), None)
+
+    @property
+    def resources(self) -> frozenset[str]:
+        """Every resource name that Slotwise manages."""
+        return frozenset(name for vendor in self.vendors for name in vendor.resources)
+
+
+def _lines(node: yaml.Node | None, path: str = "$") -> Iterable[tuple[str, int]]:
+    """Line numbers (from 1) by the paths that msgspec uses in its errors."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            here = f"{path}.{key.value}"
+            yield here, key.start_mark.line + 1
+            yield from _lines(value, here)
+    elif isinstance(node, yaml.SequenceNode):
+        for position, value in enumerate(node.value):
+            here = f"{path}[{position}]"
+            yield here, value.start_mark.line + 1
+            yield from _lines(value, here)
+
+
+def _unknown(
+    section: str, settings: type[FamilySettings], values: Mapping[str, object], lines: Mapping[str, int]
+) -> list[str]:
+    known = {field.encode_name for field in msgspec.structs.fields(settings)}
+    return [
+        f"line {lines[f'$.{section}.{key}']}: unknown key {section}.{key} has no effect; known are {', '.join(sorted(known))}"
+        for key in values
+        if key not in known
+    ]
+
+
+def _settings(family: Family[FamilySettings], values: object, lines: Mapping[str, int]) -> FamilySettings:
+    try:
+        return msgspec.convert(values, family.settings)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at `$")
+        path = path.rstrip("`")
+        key = f"{family.section}{path}"
+        line = lines.get(f"$.{key}", lines[f"$.{family.section}"])
+        raise ConfigError(f"line {line}: {key}: {text}") from error
+
+
+def _compose(text: str) -> tuple[Mapping[str, object], Mapping[str, int]]:
+    try:
+        lines = dict(_lines(yaml.compose(text, Loader=yaml.SafeLoader)))
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"the device configuration is not YAML: {' '.join(str(error).split())}") from error
+    if document is None:
+        document = {}
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        raise ConfigError("the device configuration must be a mapping of sections such as 'nvidia:'")
+    return document, lines
+
+
+def read(text: str) -> DeviceConfig:
+    """The configuration from its YAML. A missing section has the shipped defaults.
+
+    Raises `ConfigError` naming line and key: not YAML, a value of a wrong type or out of range, one resource name used twice.
+    """
+    document, lines = _compose(text)
+    warnings: list[str] = []
+    vendors: list[Vendor] = []
+    known = {family.section: family for family in families()}
+    for section in document:
+        if section not in known:
+            what = (
+                "its accelerator family is not in this version"
+                if section in OTHER_SECTIONS
+                else "no accelerator family reads it"
+            )
+            warnings.append(
+                f"line {lines[f'$.{section}']}: section {section} has no effect: {what}; known are {', '.join(sorted(known))}"
+            )
+    for section, family in known.items():
+        values = document.get(section)
+        values = {} if values is None else values
+        if isinstance(values, dict):
+            warnings += _unknown(section, family.settings, values, lines)
+        settings = _settings(family, values, lines)
+        try:
+            vendors += family.build(settings)
+        except ConfigError as error:
+            key = re.match(r"\w+", str(error))
+            line = lines.get(f"$.{section}.{key[0]}" if key else "", lines.get(f"$.{section}", 1))
+            raise ConfigError(f"line {line}: {section}.{error}") from error
+    vendors.sort(key=lambda vendor: vendor.key)
+    owners: dict[str, str] = {}
+    for vendor in vendors:
+        for name in vendor.resources:
+            if owners.setdefault(name, vendor.key) != vendor.key:
+                raise ConfigError(f"resource {name} is used by both {owners[name]} and {vendor.key}")
+    return DeviceConfig(tuple(vendors), tuple(warnings))
+
+
+def load(path: str) -> DeviceConfig:
+    """The configuration from a file. Raises `ConfigError` naming the file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the device configuration {path}: {error}") from error
+    try:
+        return read(text)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def default_config() -> DeviceConfig:
+    """The shipped defaults of every family."""
+    return read("")

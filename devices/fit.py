@@ -1,0 +1,247 @@
+"""What fits: one question a card, one reason, in the order of the family's tuple; and the walk that collects cards.
+
+This is the one definition of "fits". Screens and memos elsewhere may be faster, never different.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from devices.model import NO_CHARGE, CardState, Charge, Entry
+from devices.reasons import NODE_INSUFFICIENT_DEVICE, Reason, summary
+from devices.requests import DeviceRequest
+from devices.selection import Selection
+
+__all__ = [
+    "Candidates",
+    "Check",
+    "Family",
+    "Headroom",
+    "Refusal",
+    "Walk",
+    "collect",
+    "compute_left",
+    "enough_cores",
+    "enough_memory",
+    "free_slot",
+    "healthy",
+    "idle_for_exclusive_policy",
+    "idle_for_whole_compute",
+    "not_cordoned",
+    "right_type",
+    "right_uuid",
+    "within_quota",
+]
+
+WHOLE_COMPUTE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """What a namespace may still take of one vendor; None is unlimited. Negative when usage already exceeds the limit."""
+
+    memory_mib: int | None = None
+    cores: int | None = None
+    cards: int | None = None
+
+    def admits(self, charge: Charge) -> bool:
+        """Whether a further charge stays within every limit that is set."""
+        return (
+            (self.memory_mib is None or charge.memory_mib <= self.memory_mib)
+            and (self.cores is None or charge.cores <= self.cores)
+            and (self.cards is None or charge.cards <= self.cards)
+        )
+
+
+@dataclass(slots=True)
+class Walk:
+    """One container's walk over one vendor's cards of one node: what it asks, and what it has collected so far.
+
+    `spent` is what containers that run at the same time already cost the namespace, `before` what was collected and still counts
+    with the next candidate.
+    """
+
+    request: DeviceRequest
+    cores: int
+    selection: Selection
+    policies: frozenset[str] = frozenset()
+    headroom: Headroom | None = None
+    spent: Charge = NO_CHARGE
+    before: list[Entry] = field(default_factory=list)
+
+
+Check = Callable[[CardState, Walk], Reason | None]
+
+
+class Family(Protocol):
+    """What fitting needs of a vendor; `devices.vendor.Vendor` has it."""
+
+    @property
+    def checks(self) -> tuple[Check, ...]: ...
+    def entry(self, state: CardState, walk: Walk) -> Entry: ...
+    def price(self, entry: Entry) -> Charge: ...
+    def gives_several(self, state: CardState, selection: Selection) -> bool: ...
+    def groups_by_numa(self, selection: Selection) -> bool: ...
+    def collects_all(self, walk: Walk) -> bool: ...
+    def choose(self, groups: "Sequence[Candidates]", walk: Walk) -> "Candidates | None": ...
+
+
+def healthy(state: CardState, walk: Walk) -> Reason | None:
+    """The card works, and nothing about its tenants is in doubt."""
+    return None if state.healthy else Reason.CARD_NOT_HEALTHY
+
+
+def not_cordoned(state: CardState, walk: Walk) -> Reason | None:
+    """The administrator has not closed the card for new tenants."""
+    return Reason.CARD_CORDONED if state.cordoned else None
+
+
+def right_type(state: CardState, walk: Walk) -> Reason | None:
+    """The pod's type lists accept the registered model."""
+    return None if walk.selection.allows_type(state.card) else Reason.CARD_TYPE_MISMATCH
+
+
+def right_uuid(state: CardState, walk: Walk) -> Reason | None:
+    """The pod's UUID lists accept the card."""
+    return None if walk.selection.allows_uuid(state.card) else Reason.CARD_UUID_MISMATCH
+
+
+def free_slot(state: CardState, walk: Walk) -> Reason | None:
+    """One more tenant may come."""
+    return None if state.used_slots < state.card.slots else Reason.CARD_SLOTS_EXHAUSTED
+
+
+def idle_for_exclusive_policy(state: CardState, walk: Walk) -> Reason | None:
+    """Under `mutex` a card must have no tenant at all, whoever it is; later pods may still join."""
+    return Reason.EXCLUSIVE_CONFLICT if "mutex" in walk.policies and state.used_slots > 0 else None
+
+
+def enough_memory(state: CardState, walk: Walk) -> Reason | None:
+    """Free memory covers what is wanted of this card: 15360 MiB with 13000 in use has no room for 3000."""
+    wanted = walk.request.memory_on(state.card.memory_mib)
+    return None if wanted <= state.free_memory_mib else Reason.CARD_INSUFFICIENT_MEMORY
+
+
+def enough_cores(state: CardState, walk: Walk) -> Reason | None:
+    """Free compute covers the request."""
+    return None if walk.cores <= state.free_cores else Reason.CARD_INSUFFICIENT_CORES
+
+
+def idle_for_whole_compute(state: CardState, walk: Walk) -> Reason | None:
+    """100 % of an unscaled card is exclusive; with scaled compute (total other than 100) it is not."""
+    whole = state.card.cores == WHOLE_COMPUTE and walk.cores == WHOLE_COMPUTE
+    return Reason.EXCLUSIVE_CONFLICT if whole and state.used_slots > 0 else None
+
+
+def compute_left(state: CardState, walk: Walk) -> Reason | None:
+    """A tenant without a compute share needs some compute that nobody holds."""
+    exhausted = state.card.cores != 0 and state.used_cores == state.card.cores and walk.cores == 0
+    return Reason.CARD_COMPUTE_EXHAUSTED if exhausted else None
+
+
+def smallest(charges: Sequence[Charge], count: int) -> Charge:
+    """The least that `count` of these can cost, each quantity for itself."""
+    if len(charges) > count:
+        return Charge(
+            sum(sorted(c.memory_mib for c in charges)[:count]),
+            sum(sorted(c.cores for c in charges)[:count]),
+            sum(sorted(c.cards for c in charges)[:count]),
+        )
+    total = NO_CHARGE
+    for charge in charges:
+        total += charge
+    return total
+
+
+def within_quota(family: Family) -> Check:
+    """The namespace can pay for this card beside what the pod's containers and this one have collected."""
+
+    def check(state: CardState, walk: Walk) -> Reason | None:
+        if walk.headroom is None:
+            return None
+        # A choice among all that pass takes N - 1 others at the most, in the best case the cheapest ones.
+        others = smallest([family.price(entry) for entry in walk.before], walk.request.count - 1)
+        charge = walk.spent + family.price(family.entry(state, walk)) + others
+        return None if walk.headroom.admits(charge) else Reason.QUOTA_NOT_FIT
+
+    return check
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Cards that pass, in walk order, each with the entry it would give; a card may stand more than once (MIG)."""
+
+    states: tuple[CardState, ...]
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a container does not fit on a node: counts over the vendor's cards there, or too few cards altogether."""
+
+    counts: Mapping[Reason, int]
+    cards: int
+
+    @property
+    def text(self) -> str:
+        """As `FailedNodes` words it: `10/12 CardTimeSlicingExhausted, 2/12 CardInsufficientMemory`."""
+        return summary(self.counts, self.cards) if self.counts else NODE_INSUFFICIENT_DEVICE
+
+
+def _refused(state: CardState, walk: Walk, checks: Sequence[Check]) -> Reason | None:
+    for check in checks:
+        reason = check(state, walk)
+        if reason is not None:
+            return reason
+    return None
+
+
+def collect(family: Family, cards: Sequence[CardState], walk: Walk) -> Candidates | Refusal:
+    """Walk the vendor's cards in the given order (preferred first) and collect `walk.request.count` of them.
+
+    A card gives one entry, unless its family lets it give several. With NUMA grouping all entries come from one consecutive run of
+    equal NUMA among the cards that pass everything else; a new run forgets the one before.
+    """
+    count = walk.request.count
+    if count > len(cards) and not any(family.gives_several(state, walk.selection) for state in cards):
+        return Refusal({}, len(cards))
+    grouped = family.groups_by_numa(walk.selection)
+    greedy = not family.collects_all(walk)
+    counts: Counter[Reason] = Counter()
+    groups: list[tuple[list[CardState], list[Entry]]] = [([], [])]
+    for state in cards:
+        several = family.gives_several(state, walk.selection)
+        while True:
+            states, entries = groups[-1]
+            foreign = grouped and bool(states) and states[-1].card.numa != state.card.numa
+            walk.before = [] if foreign else entries
+            reason = _refused(state, walk, family.checks)
+            if reason is not None:
+                counts[reason] += 1
+                break
+            if foreign:
+                if greedy:
+                    counts[Reason.NUMA_NOT_FIT] += len(entries)
+                states, entries = [], []
+                groups.append((states, entries))
+                walk.before = entries
+            entry = family.entry(state, walk)
+            states.append(state)
+            entries.append(entry)
+            if greedy and len(entries) == count:
+                return Candidates(tuple(states), tuple(entries))
+            if not several:
+                break
+    if not greedy:
+        enough = [Candidates(tuple(states), tuple(entries)) for states, entries in groups if len(entries) >= count]
+        chosen = family.choose(enough, walk) if enough else None
+        if chosen is not None:
+            return chosen
+        if enough:
+            # Every subset of cards would exceed the quota although each card alone does not.
+            counts[Reason.QUOTA_NOT_FIT] += len(enough[-1].entries)
+            return Refusal(dict(counts), len(cards))
+    if groups[-1][1]:
+        counts[Reason.CARDS_INSUFFICIENT] = len(groups[-1][1])
+    return Refusal(dict(counts), len(cards))

@@ -1,0 +1,547 @@
+"""The ledger: which cards exist, who holds what of them, and what that costs each namespace. One set of books for both services.
+
+All changes come through a few plain methods, none of which waits or reads a clock; times are given, in seconds. A pod's holding is
+always recomputed from what is known of it, in one place (`_holding`), and the difference is applied to node and namespace together.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from types import MappingProxyType
+
+from devices.annotations import at_positions, decode, mig_reservations
+from devices.config import DeviceConfig
+from devices.errors import AllocationError, MalformedValue, QuantityError, RegistrationError
+from devices.keys import CORDON, VGPU_NODE, VGPU_TIME
+from devices.model import NO_CHARGE, Allocation, Card, Charge, Entry, MigReservation, NodeState
+from devices.objects import Container, Node, Pod, Quota
+from devices.quantity import whole
+from devices.quota import Limit, limits_of, managed_keys, unreadable
+from devices.registration import cordoned
+from devices.requests import roles
+from devices.score import node_score
+from devices.selection import Selection
+from devices.usage import CardKey, Hold, Tenancy, card_states, charge_of, holds_of, init_done
+from devices.vendor import Vendor
+
+__all__ = ["Holding", "Ledger", "Phase", "Reservation", "decode_allocation"]
+
+DEFAULT_RESERVATION_TIMEOUT_S = 11 * 60.0
+"""kube-scheduler itself may wait ten minutes for volumes between filter and bind."""
+_GONE_KEPT = 20_000
+
+
+class Phase(Enum):
+    """How far the bind of a reservation is."""
+
+    HELD = "held"
+    BINDING = "binding"
+    """The Binding is under way: nothing releases the reservation."""
+    UNSETTLED = "unsettled"
+    """The reply was lost: the cards stay held until a read shows the outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Decided, not yet seen bound."""
+
+    uid: str
+    node: str
+    allocation: Allocation
+    made_at_s: float
+    revision: int
+    """resourceVersion of the pod that the filter saw."""
+    phase: Phase = Phase.HELD
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a pod holds at the moment: the cards by container, on which node, and whether its init part is released."""
+
+    node: str
+    allocation: Allocation
+    reservations: tuple[MigReservation, ...]
+    released: bool
+    tenancy: Tenancy
+    charges: Mapping[str, Charge]
+
+
+@dataclass(slots=True)
+class _PodBook:
+    pod: Pod
+    first_seen_s: float
+    answered: bool = False
+    """A filter of this UID was answered: from then on only a reservation counts until the pod is bound."""
+    released: bool = False
+    expired: bool = False
+    reservation: Reservation | None = None
+    holding: Holding | None = None
+
+
+@dataclass(slots=True)
+class _NodeBook:
+    node: Node
+    version: int
+    cards: tuple[Card, ...]
+    by_vendor: Mapping[str, tuple[Card, ...]]
+    cordoned: frozenset[str]
+    facts: Mapping[str, str]
+    problems: tuple[str, ...]
+    state: NodeState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    by_vendor: Mapping[str, tuple[Card, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    problems: tuple[str, ...] = ()
+
+
+def _revision(pod: Pod) -> int:
+    text = pod.metadata.resource_version
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _asks(vendor: Vendor, container: Container) -> bool:
+    try:
+        request = vendor.request(container)
+    except MalformedValue:
+        return vendor.count_resource in container.limits or vendor.count_resource in container.requests
+    return request is not None
+
+
+def decode_allocation(pod: Pod, vendors: Iterable[Vendor]) -> Allocation:
+    """The allocation that a pod's annotations carry, at its container positions. Raises `AllocationError`."""
+    containers = [*pod.init_containers, *pod.containers]
+    positions: list[tuple[Entry, ...]] = [()] * len(containers)
+    for vendor in vendors:
+        text = pod.annotations.get(vendor.allocated) if vendor.allocated else None
+        if text:
+            decoded = decode(text, vendor.key)
+            if len(decoded) != len(containers):
+                decoded = at_positions(decoded, [_asks(vendor, container) for container in containers])
+            positions = [before + entries for before, entries in zip(positions, decoded, strict=True)]
+    return tuple(positions)
+
+
+class Ledger:
+    """The books. Every node, pod and quota event goes in; states, usage and headroom come out.
+
+    `node_selector`: labels a node must have to be offered. `reservation_timeout_s`: how long a reservation, or the annotations of a
+    pod that is not bound, count.
+    """
+
+    def __init__(
+        self,
+        config: DeviceConfig,
+        node_selector: Mapping[str, str] = MappingProxyType({}),
+        reservation_timeout_s: float = DEFAULT_RESERVATION_TIMEOUT_S,
+    ) -> None:
+        self.config = config
+        self.quota_names = managed_keys(config.vendors)
+        self._node_selector = node_selector
+        self._timeout_s = reservation_timeout_s
+        self._nodes: dict[str, _NodeBook] = {}
+        self._pods: dict[str, _PodBook] = {}
+        self._tenants: dict[str, dict[str, Tenancy]] = {}
+        self._used: dict[str, dict[str, Charge]] = {}
+        self._quotas: dict[str, dict[str, Quota]] = {}
+        self._limits: dict[str, Mapping[str, Limit]] = {}
+        self._gone: dict[str, None] = {}
+        self._version = 0
+        self._kinds: dict[str, tuple[Card, ...]] = {}
+        self._pod_problems: dict[str, str] = {}
+
+    # Nodes
+
+    def put_node(self, node: Node) -> None:
+        """A node as it is now. Every change of its cards, cordon list or health counts at once."""
+        before = self._nodes.get(node.name)
+        registration = self._registration(node)
+        cordon = cordoned(node.annotations.get(CORDON, ""))
+        facts = {key: value for key in self._fact_keys() if (value := node.annotations.get(key)) is not None}
+        if before is not None and (before.by_vendor, before.cordoned, before.facts) == (
+            registration.by_vendor,
+            cordon,
+            facts,
+        ):
+            before.node, before.problems = node, registration.problems
+            return
+        cards = [card for cards in registration.by_vendor.values() for card in cards]
+        cards.sort(key=lambda card: (card.index, card.uuid, card.vendor))
+        self._nodes[node.name] = _NodeBook(
+            node,
+            self._next_version(),
+            tuple(cards),
+            registration.by_vendor,
+            cordon,
+            MappingProxyType(facts),
+            registration.problems,
+        )
+        self._kinds.clear()
+
+    def delete_node(self, name: str) -> None:
+        """A node that is gone; its pods keep their place in the books until they are gone too."""
+        if self._nodes.pop(name, None) is not None:
+            self._next_version()
+            self._kinds.clear()
+
+    def _fact_keys(self) -> Iterator[str]:
+        for vendor in self.config.vendors:
+            yield from vendor.node_inputs
+
+    def _registration(self, node: Node) -> _Registration:
+        if any(node.labels.get(key) != value for key, value in self._node_selector.items()):
+            return _Registration()
+        found: dict[str, tuple[Card, ...]] = {}
+        problems: list[str] = []
+        for vendor in self.config.vendors:
+            if vendor.registration and not any(key in node.annotations for key in vendor.registration):
+                continue
+            try:
+                listed = vendor.read_node(node)
+                problems += listed.problems
+                offered = whole(node.allocatable.get(vendor.count_resource, 1))
+            except (RegistrationError, QuantityError) as error:
+                problems.append(f"{vendor.key}: {error}")
+                continue
+            if offered > 0 and listed.cards:
+                found[vendor.key] = listed.cards
+        return _Registration(MappingProxyType(found), tuple(problems))
+
+    def _next_version(self) -> int:
+        self._version += 1
+        return self._version
+
+    @property
+    def version(self) -> int:
+        """Rises with every change of any node or holding."""
+        return self._version
+
+    def node_names(self) -> Iterable[str]:
+        """Names of all known nodes, with cards or without."""
+        return self._nodes.keys()
+
+    def node_object(self, name: str) -> Node | None:
+        """The node as last seen."""
+        book = self._nodes.get(name)
+        return book.node if book else None
+
+    def node_problems(self) -> Mapping[str, tuple[str, ...]]:
+        """What could not be read of each node's registration."""
+        return {name: book.problems for name, book in sorted(self._nodes.items()) if book.problems}
+
+    def state(self, name: str) -> NodeState | None:
+        """The node at this moment; None when it is unknown or offers no card."""
+        book = self._nodes.get(name)
+        if book is None or not book.cards:
+            return None
+        if book.state is None:
+            states = card_states(book.cards, book.cordoned, self._tenants.get(name, _NOBODY).values())
+            book.state = NodeState(name, book.version, states, node_score(states), book.facts)
+        return book.state
+
+    def simulated(self, node: Node) -> NodeState | None:
+        """A node that may not exist, without tenants; the books do not change."""
+        registration = self._registration(node)
+        cards = [card for cards in registration.by_vendor.values() for card in cards]
+        if not cards:
+            return None
+        cards.sort(key=lambda card: (card.index, card.uuid, card.vendor))
+        states = card_states(cards, cordoned(node.annotations.get(CORDON, "")), ())
+        facts = {key: value for key in self._fact_keys() if (value := node.annotations.get(key)) is not None}
+        return NodeState(node.name, 0, states, node_score(states), MappingProxyType(facts))
+
+    def usage(self, name: str) -> Mapping[CardKey, Hold]:
+        """What all tenants hold of each card of a node."""
+        state = self.state(name)
+        return {
+            (s.card.vendor, s.card.uuid): Hold(s.used_slots, s.used_memory_mib, s.used_cores)
+            for s in (state.cards if state else ())
+        }
+
+    def cards_for(self, vendor: Vendor, selection: Selection) -> tuple[Card, ...]:
+        """Registered cards (unhealthy and cordoned ones too) that a pod's rules allow; equal ones stand once unless it names UUIDs."""
+        if selection.use_uuids or selection.nouse_uuids:
+            cards: Iterable[Card] = (c for book in self._nodes.values() for c in book.by_vendor.get(vendor.key, ()))
+        else:
+            cards = self._kinds_of(vendor.key)
+        return tuple(card for card in cards if vendor.selects(selection, card))
+
+    def _kinds_of(self, vendor: str) -> tuple[Card, ...]:
+        kinds = self._kinds.get(vendor)
+        if kinds is None:
+            seen: dict[tuple[object, ...], Card] = {}
+            for book in self._nodes.values():
+                for card in book.by_vendor.get(vendor, ()):
+                    seen.setdefault((card.model, card.memory_mib, card.cores, card.mode, card.mig_profiles), card)
+            kinds = self._kinds[vendor] = tuple(seen.values())
+        return kinds
+
+    def largest_memory_mib(self, vendor: str) -> int:
+        """The largest registered card of a vendor: no entry is charged more."""
+        return max((card.memory_mib for card in self._kinds_of(vendor)), default=0)
+
+    # Pods
+
+    def put_pod(self, pod: Pod, now_s: float) -> None:
+        """A pod as it is now. Pods without managed devices leave no trace."""
+        self._gone.pop(pod.uid, None)
+        book = self._pods.get(pod.uid)
+        if book is None:
+            if pod.is_finished or not self._matters(pod):
+                return
+            book = self._pods[pod.uid] = _PodBook(pod, now_s)
+        else:
+            book.pod = pod
+        if pod.is_finished:
+            self._drop(pod.uid)
+            return
+        reservation = book.reservation
+        if (
+            reservation is not None
+            and reservation.phase is Phase.HELD
+            and pod.is_unschedulable
+            and _revision(pod) > reservation.revision
+        ):
+            book.reservation = None
+        if pod.bound_node:
+            book.reservation = None
+        self._settle(pod.uid, book)
+
+    def delete_pod(self, uid: str) -> None:
+        """A pod that is gone: it holds nothing, whatever returns late."""
+        self._gone[uid] = None
+        if len(self._gone) > _GONE_KEPT:
+            del self._gone[next(iter(self._gone))]
+        self._drop(uid)
+
+    def _matters(self, pod: Pod) -> bool:
+        return VGPU_NODE in pod.annotations or any(
+            not self.config.resources.isdisjoint((*c.limits, *c.requests))
+            for c in (*pod.init_containers, *pod.containers)
+        )
+
+    def pod(self, uid: str) -> Pod | None:
+        """The pod as last seen."""
+        book = self._pods.get(uid)
+        return book.pod if book else None
+
+    def pods(self) -> Iterable[Pod]:
+        """Every pod in the books."""
+        return (book.pod for book in self._pods.values())
+
+    def is_gone(self, uid: str) -> bool:
+        """Whether the pod was seen to be deleted."""
+        return uid in self._gone
+
+    def holding(self, uid: str) -> Holding | None:
+        """What the pod holds at the moment."""
+        book = self._pods.get(uid)
+        return book.holding if book else None
+
+    def pod_problems(self) -> Mapping[str, str]:
+        """What could not be read of pods' allocations, by UID."""
+        return self._pod_problems
+
+    def _drop(self, uid: str) -> None:
+        book = self._pods.pop(uid, None)
+        self._pod_problems.pop(uid, None)
+        if book is not None:
+            self._apply(uid, book, None)
+
+    def _settle(self, uid: str, book: _PodBook) -> None:
+        book.released = book.released or init_done(book.pod)
+        self._apply(uid, book, self._holding(uid, book))
+
+    def _holding(self, uid: str, book: _PodBook) -> Holding | None:
+        """The one rule of who counts: a reservation, else what a bound pod carries, else what an unanswered one carries."""
+        pod, reservation = book.pod, book.reservation
+        if reservation is not None:
+            return self._held(
+                pod, reservation.node, reservation.allocation, mig_reservations(reservation.allocation), book.released
+            )
+        if not pod.bound_node and (book.answered or book.expired):
+            return None
+        node = pod.annotations.get(VGPU_NODE)
+        if not node:
+            return None
+        current = book.holding
+        try:
+            allocation = decode_allocation(pod, self.config.vendors)
+        except AllocationError as error:
+            self._pod_problems[uid] = f"pod {pod.namespace}/{pod.name}: its allocation counts nothing: {error}"
+            return None
+        self._pod_problems.pop(uid, None)
+        if not any(allocation):
+            return None
+        reservations = self._reservations(uid, pod)
+        if current is not None and (current.node, current.allocation, current.reservations, current.released) == (
+            node,
+            allocation,
+            reservations,
+            book.released,
+        ):
+            return current
+        return self._held(pod, node, allocation, reservations, book.released)
+
+    def _reservations(self, uid: str, pod: Pod) -> tuple[MigReservation, ...]:
+        found: list[MigReservation] = []
+        for vendor in self.config.vendors:
+            try:
+                found += vendor.reservations(pod.annotations)
+            except AllocationError as error:
+                self._pod_problems[uid] = f"pod {pod.namespace}/{pod.name}: its MIG cards take nobody else: {error}"
+        return tuple(found)
+
+    def _held(
+        self, pod: Pod, node: str, allocation: Allocation, reservations: tuple[MigReservation, ...], released: bool
+    ) -> Holding:
+        when = roles(pod)
+        tenancy = Tenancy(MappingProxyType(holds_of(allocation, when, released)), reservations)
+        return Holding(
+            node, allocation, reservations, released, tenancy, charge_of(allocation, when, released, self._price)
+        )
+
+    def _price(self, entry: Entry) -> Charge:
+        vendor = self.config.vendor(entry.vendor)
+        return vendor.price(entry) if vendor is not None else NO_CHARGE
+
+    def _apply(self, uid: str, book: _PodBook, after: Holding | None) -> None:
+        before = book.holding
+        if before == after:
+            return
+        namespace = book.pod.namespace
+        if before is not None:
+            tenants = self._tenants[before.node]
+            del tenants[uid]
+            if not tenants:
+                del self._tenants[before.node]
+            self._charge(namespace, before.charges, -1)
+        if after is not None:
+            self._tenants.setdefault(after.node, {})[uid] = after.tenancy
+            self._charge(namespace, after.charges, 1)
+        book.holding = after
+        for name in {holding.node for holding in (before, after) if holding is not None}:
+            node = self._nodes.get(name)
+            if node is not None:
+                node.version, node.state = self._next_version(), None
+
+    def _charge(self, namespace: str, charges: Mapping[str, Charge], sign: int) -> None:
+        used = self._used.setdefault(namespace, {})
+        for vendor, charge in charges.items():
+            total = used.get(vendor, NO_CHARGE)
+            total = total + charge if sign > 0 else total - charge
+            if total == NO_CHARGE:
+                used.pop(vendor, None)
+            else:
+                used[vendor] = total
+        if not used:
+            del self._used[namespace]
+
+    # Reservations
+
+    def reserve(self, pod: Pod, node: str, allocation: Allocation, now_s: float) -> Reservation:
+        """Hold the cards of a decision under the pod's UID, in place of any earlier reservation of it."""
+        book = self._pods.get(pod.uid)
+        if book is None:
+            book = self._pods[pod.uid] = _PodBook(pod, now_s)
+        book.answered = True
+        book.reservation = Reservation(pod.uid, node, allocation, now_s, _revision(pod))
+        self._settle(pod.uid, book)
+        return book.reservation
+
+    def answer(self, pod: Pod, now_s: float) -> None:
+        """A filter of this pod begins: what an earlier attempt left, in the books or on the pod, no longer counts."""
+        book = self._pods.get(pod.uid)
+        if book is None:
+            book = self._pods[pod.uid] = _PodBook(pod, now_s)
+        book.answered = True
+        book.reservation = None
+        self._settle(pod.uid, book)
+
+    def reservation(self, uid: str) -> Reservation | None:
+        """The reservation of a pod."""
+        book = self._pods.get(uid)
+        return book.reservation if book else None
+
+    def reservations(self) -> Iterable[Reservation]:
+        """All reservations."""
+        return (book.reservation for book in self._pods.values() if book.reservation is not None)
+
+    def set_phase(self, uid: str, phase: Phase) -> None:
+        """How far the bind is; a reservation that is gone stays gone."""
+        book = self._pods.get(uid)
+        if book is not None and book.reservation is not None:
+            book.reservation = replace(book.reservation, phase=phase)
+
+    def release(self, uid: str) -> None:
+        """Give a reservation's cards back; a pod that turns out to be bound goes on holding what it carries."""
+        book = self._pods.get(uid)
+        if book is not None and book.reservation is not None:
+            book.reservation = None
+            self._settle(uid, book)
+
+    def expire(self, now_s: float) -> tuple[str, ...]:
+        """Release what is overdue: reservations, and annotations of pods that are not bound. Answers the UIDs, sorted."""
+        overdue = []
+        for uid, book in self._pods.items():
+            reservation = book.reservation
+            if reservation is not None:
+                if reservation.phase is Phase.HELD and now_s - reservation.made_at_s > self._timeout_s:
+                    overdue.append(uid)
+            elif book.holding is not None and not book.pod.bound_node:
+                # A time that cannot be read, or lies ahead of us, says nothing: then the moment we first saw the pod counts.
+                stamp = book.pod.annotations.get(VGPU_TIME, "")
+                written = float(stamp) if stamp.isascii() and stamp.isdigit() else 0.0
+                since = max(written, book.first_seen_s) if written <= now_s else book.first_seen_s
+                if now_s - since > self._timeout_s:
+                    overdue.append(uid)
+        for uid in sorted(overdue):
+            book = self._pods[uid]
+            book.reservation, book.expired = None, True
+            self._settle(uid, book)
+        return tuple(sorted(overdue))
+
+    # Quota
+
+    def put_quota(self, quota: Quota) -> None:
+        """A ResourceQuota as it is now."""
+        self._quotas.setdefault(quota.namespace, {})[quota.name] = quota
+        self._limits.pop(quota.namespace, None)
+
+    def delete_quota(self, namespace: str, name: str) -> None:
+        """A ResourceQuota that is gone."""
+        quotas = self._quotas.get(namespace, {})
+        quotas.pop(name, None)
+        if not quotas:
+            self._quotas.pop(namespace, None)
+        self._limits.pop(namespace, None)
+
+    def quotas(self) -> Iterable[Quota]:
+        """Every ResourceQuota known."""
+        return (quota for quotas in self._quotas.values() for quota in quotas.values())
+
+    def quota_problems(self) -> tuple[str, ...]:
+        """Limits that cannot be read and so limit nothing."""
+        return tuple(text for quota in self.quotas() for text in unreadable(quota, self.quota_names))
+
+    def limits(self, namespace: str) -> Mapping[str, Limit]:
+        """The limits in force by resource name."""
+        limits = self._limits.get(namespace)
+        if limits is None:
+            limits = limits_of(self._quotas.get(namespace, {}).values(), self.quota_names)
+            if namespace in self._quotas:
+                self._limits[namespace] = limits
+        return limits
+
+    def used(self, namespace: str) -> Mapping[str, Charge]:
+        """What the namespace's pods hold, by vendor key."""
+        return self._used.get(namespace, _NOTHING)
+
+    def namespaces(self) -> tuple[str, ...]:
+        """Namespaces that hold or limit anything, sorted."""
+        return tuple(sorted({*self._used, *self._quotas}))
+
+
+_NOBODY: Mapping[str, Tenancy] = MappingProxyType({})
+_NOTHING: Mapping[str, Charge] = MappingProxyType({})

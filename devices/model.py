@@ -1,0 +1,183 @@
+"""Cards, what is used of them, and what a pod gets. Memory is MiB, compute is percent of one card, slots are tenants."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+__all__ = [
+    "NO_CHARGE",
+    "Allocation",
+    "Card",
+    "CardState",
+    "Charge",
+    "Entry",
+    "MigProfile",
+    "MigReservation",
+    "NodeState",
+    "Placement",
+    "entries_of",
+]
+
+
+def _no_scores() -> Mapping[str, int]:
+    return MappingProxyType({})
+
+
+def _no_facts() -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
+def _no_custom() -> Mapping[str, object]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Placement:
+    """The memory slices [start, start + size) of a card that one MIG instance covers."""
+
+    start: int
+    size: int
+
+    def conflicts(self, other: "Placement") -> bool:
+        """True when the two cover a common slice, whatever their profiles."""
+        return self.start < other.start + other.size and other.start < self.start + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class MigProfile:
+    """An instance size that a card offers, as the driver reports it."""
+
+    name: str
+    memory_mib: int
+    cores: int
+    slice_count: int
+    placements: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One physical device as its node registered it. `vendor` is the family's key, `model` the registered type text."""
+
+    uuid: str
+    vendor: str
+    index: int = 0
+    slots: int = 0
+    memory_mib: int = 0
+    cores: int = 0
+    model: str = ""
+    numa: int = 0
+    mode: str = ""
+    healthy: bool = False
+    mig_profiles: tuple[MigProfile, ...] = ()
+    pair_scores: Mapping[str, int] = field(default_factory=_no_scores)
+    custom: Mapping[str, object] = field(default_factory=_no_custom)
+
+
+@dataclass(frozen=True, slots=True)
+class CardState:
+    """A card and what all tenants together hold of it; frozen, so a decision may keep it."""
+
+    card: Card
+    used_slots: int = 0
+    used_memory_mib: int = 0
+    used_cores: int = 0
+    placements: tuple[Placement, ...] = ()
+    healthy: bool = True
+    cordoned: bool = False
+
+    @property
+    def free_memory_mib(self) -> int:
+        """Memory nobody holds; negative when a card shrank below its tenants."""
+        return self.card.memory_mib - self.used_memory_mib
+
+    @property
+    def free_cores(self) -> int:
+        """Compute nobody holds, in the card's own units."""
+        return self.card.cores - self.used_cores
+
+    def with_entry(self, entry: "Entry") -> "CardState":
+        """The state once `entry` is placed here too: one slot, its memory and its cores more."""
+        placements = (*self.placements, entry.placement) if entry.placement else self.placements
+        return CardState(
+            self.card,
+            self.used_slots + 1,
+            self.used_memory_mib + entry.memory_mib,
+            self.used_cores + entry.cores,
+            placements,
+            self.healthy,
+            self.cordoned,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One card given to one container: what the allocation text says, and the MIG instance where there is one."""
+
+    uuid: str
+    vendor: str
+    memory_mib: int
+    cores: int
+    profile: str = ""
+    placement: Placement | None = None
+
+
+Allocation = tuple[tuple[Entry, ...], ...]
+"""A pod's cards by container position: init containers (sidecars among them) first, then containers."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigReservation:
+    """One MIG instance held by a pod: `container` and `device` are positions in the allocation text.
+
+    `runtime` is what the device plugin adds once the instance exists: (MIG UUID, GPU instance id, compute instance id).
+    """
+
+    container: int
+    device: int
+    uuid: str
+    profile: str
+    placement: Placement
+    runtime: tuple[str, int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What something costs a namespace: MiB after the memory factor, percent, and cards."""
+
+    memory_mib: int = 0
+    cores: int = 0
+    cards: int = 0
+
+    def __add__(self, other: "Charge") -> "Charge":
+        return Charge(self.memory_mib + other.memory_mib, self.cores + other.cores, self.cards + other.cards)
+
+    def __sub__(self, other: "Charge") -> "Charge":
+        return Charge(self.memory_mib - other.memory_mib, self.cores - other.cores, self.cards - other.cards)
+
+    def peak(self, other: "Charge") -> "Charge":
+        """The larger of both, each quantity for itself."""
+        return Charge(
+            max(self.memory_mib, other.memory_mib), max(self.cores, other.cores), max(self.cards, other.cards)
+        )
+
+
+NO_CHARGE = Charge()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """One node at one moment: its cards ordered by (index, UUID), its score before placement, the annotations families read.
+
+    `version` changes whenever anything that a decision can depend on changed on this node.
+    """
+
+    name: str
+    version: int
+    cards: tuple[CardState, ...]
+    score: float
+    facts: Mapping[str, str] = field(default_factory=_no_facts)
+
+
+def entries_of(allocation: Allocation, vendor: str) -> Allocation:
+    """The same positions with the cards of one vendor only."""
+    return tuple(tuple(entry for entry in entries if entry.vendor == vendor) for entries in allocation)

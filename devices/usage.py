@@ -1,0 +1,155 @@
+"""What a pod holds of cards, over its life, and the state of a node's cards that follows from it.
+
+Sidecars and apps run together; the other init containers run one after another before the apps. Hence per card
+`sidecars + max(largest other init container, apps)`, and `sidecars + apps` once the other init containers are done. Worked: init
+20000 MiB, sidecar 2000, app 10000 on one card hold 22000, then 12000.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from devices.mig import is_mig
+from devices.model import NO_CHARGE, Allocation, Card, CardState, Charge, Entry, MigReservation, Placement
+from devices.objects import Pod
+from devices.requests import Role
+
+__all__ = ["CardKey", "Hold", "Tenancy", "card_states", "charge_of", "holds_of", "init_done", "peak"]
+
+CardKey = tuple[str, str]
+"""(vendor key, UUID): what identifies a card on its node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One pod's share of one card."""
+
+    slots: int = 0
+    memory_mib: int = 0
+    cores: int = 0
+
+    def __add__(self, other: "Hold") -> "Hold":
+        return Hold(self.slots + other.slots, self.memory_mib + other.memory_mib, self.cores + other.cores)
+
+    def peak(self, other: "Hold") -> "Hold":
+        """The larger of both, each quantity for itself."""
+        return Hold(max(self.slots, other.slots), max(self.memory_mib, other.memory_mib), max(self.cores, other.cores))
+
+
+@dataclass(frozen=True, slots=True)
+class Tenancy:
+    """What one pod holds on one node: its shares by card, and its MIG instances (none when their text cannot be read)."""
+
+    holds: Mapping[CardKey, Hold]
+    reservations: tuple[MigReservation, ...] = ()
+
+
+def init_done(pod: Pod) -> bool:
+    """Whether every init container that is no sidecar has ended with exit code 0; false for a pod without such containers."""
+    ended = {
+        s.name
+        for s in pod.status.init_container_statuses or ()
+        if s.state and s.state.terminated and s.state.terminated.exit_code == 0
+    }
+    waiting = [c.name for c in pod.init_containers if c.restart_policy != "Always"]
+    return bool(waiting) and all(name in ended for name in waiting)
+
+
+T = TypeVar("T", Hold, Charge)
+
+
+def peak(parts: Sequence[T], when: Sequence[Role], nothing: T, released: bool) -> T:
+    """`sidecars + max(largest init container, apps)` over the containers of a pod; without the init part once released."""
+    sidecars, apps, largest = nothing, nothing, nothing
+    for part, role in zip(parts, when, strict=True):
+        if role is Role.SIDECAR:
+            sidecars += part
+        elif role is Role.APP:
+            apps += part
+        else:
+            largest = largest.peak(part)
+    return sidecars + (apps if released else apps.peak(largest))
+
+
+def holds_of(allocation: Allocation, when: Sequence[Role], released: bool) -> dict[CardKey, Hold]:
+    """A pod's share of every card it uses; cards that only finished init containers used are left out once released."""
+    cards = {(entry.vendor, entry.uuid) for entries in allocation for entry in entries}
+    found = {}
+    for key in sorted(cards):
+        parts = [_on_card(entries, key) for entries in allocation]
+        hold = peak(parts, when, Hold(), released)
+        if hold.slots:
+            found[key] = hold
+    return found
+
+
+def _on_card(entries: Iterable[Entry], key: CardKey) -> Hold:
+    mine = [entry for entry in entries if (entry.vendor, entry.uuid) == key]
+    return Hold(len(mine), sum(e.memory_mib for e in mine), sum(e.cores for e in mine))
+
+
+def charge_of(
+    allocation: Allocation, when: Sequence[Role], released: bool, price: Callable[[Entry], Charge]
+) -> dict[str, Charge]:
+    """What the pod costs its namespace, by vendor key: its peak over all cards together."""
+    vendors = sorted({entry.vendor for entries in allocation for entry in entries})
+    return {
+        vendor: peak(
+            [_sum(price(e) for e in entries if e.vendor == vendor) for entries in allocation], when, NO_CHARGE, released
+        )
+        for vendor in vendors
+    }
+
+
+def _sum(charges: Iterable[Charge]) -> Charge:
+    total = NO_CHARGE
+    for charge in charges:
+        total += charge
+    return total
+
+
+def card_states(cards: Iterable[Card], cordoned: frozenset[str], tenants: Iterable[Tenancy]) -> tuple[CardState, ...]:
+    """The cards with all tenants on them.
+
+    MIG fails closed: a MIG card held without a readable reservation, and any other card that a reservation names, takes nobody
+    until that is settled; a reservation that names an unknown card closes every MIG card of the node.
+    """
+    known = {(card.vendor, card.uuid): card for card in cards}
+    by_uuid = {card.uuid: card for card in known.values()}
+    total: dict[CardKey, Hold] = {}
+    placements: dict[str, list[Placement]] = {}
+    closed: set[str] = set()
+    for tenant in tenants:
+        reserved = {reservation.uuid for reservation in tenant.reservations}
+        for key, hold in tenant.holds.items():
+            if key not in known:
+                continue
+            total[key] = total[key] + hold if key in total else hold
+            if is_mig(known[key]) and key[1] not in reserved:
+                closed.add(key[1])
+        for reservation in tenant.reservations:
+            card = by_uuid.get(reservation.uuid)
+            if card is None:
+                closed.update(c.uuid for c in known.values() if is_mig(c))
+            elif is_mig(card):
+                placements.setdefault(card.uuid, []).append(reservation.placement)
+            else:
+                closed.add(card.uuid)
+    states = []
+    for key, card in known.items():
+        hold = total.get(key, _NOTHING)
+        states.append(
+            CardState(
+                card,
+                hold.slots,
+                hold.memory_mib,
+                hold.cores,
+                tuple(sorted(placements.get(card.uuid, ()))),
+                card.healthy and card.uuid not in closed,
+                card.uuid in cordoned,
+            )
+        )
+    return tuple(states)
+
+
+_NOTHING = Hold()
