@@ -27,7 +27,7 @@ def encode(allocation: Allocation, vendor: str) -> str:
 
 def _number(name: str, text: str) -> int:
     digits = text[1:] if text[:1] in ("+", "-") else text
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 10 or not -_INT32 - 1 <= int(text) <= _INT32:  # noqa: PLR2004
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 10 or not -_INT32 - 1 <= int(text) <= _INT32:
         raise AllocationError(f"invalid {name} field: {text!r} is no 32-bit whole number")
     return int(text)
 

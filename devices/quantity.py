@@ -61,7 +61,7 @@ def whole(value: Quantity) -> int:
     """The value as a whole number that fits 64 bits; `2k` and `1Gi` are, `1.5` and `500m` are not. Raises `QuantityError`."""
     if type(value) is int:
         number = Fraction(value)
-    elif isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:  # noqa: PLR2004 - fits int64
+    elif isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
         return int(value)
     else:
         number = parse(value)

@@ -56,7 +56,7 @@ class DeviceRequest:
     @property
     def wants_whole_memory(self) -> bool:
         """Asked for all memory of a card, not for a size."""
-        return self.memory_mib == 0 and self.percentage == 100  # noqa: PLR2004 - percent
+        return self.memory_mib == 0 and self.percentage == 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _shown(value: Quantity) -> str:
         number: Fraction = parse(value)
     except QuantityError:
         return str(value)
-    return str(number.numerator) if number.denominator == 1 and abs(number.numerator) < 10**6 else str(value)  # noqa: PLR2004
+    return str(number.numerator) if number.denominator == 1 and abs(number.numerator) < 10**6 else str(value)
 
 
 def roles(pod: Pod) -> tuple[Role, ...]:
