@@ -36,7 +36,7 @@ def access_log(logger: logging.Logger, *, quiet_paths: Collection[str] = QUIET_P
         except web.HTTPException as answer:
             status = answer.status
             raise
-        except (ConnectionError, asyncio.CancelledError):
+        except asyncio.CancelledError:
             status = CALLER_GONE
             raise
         else:

@@ -8,6 +8,7 @@ from aiohttp.typedefs import Handler
 from serving.access_log import OUTCOME, access_log
 from serving.errors import BodyTimeoutError, RequestError
 from serving.metrics import RequestMetrics
+from serving.route import CALLER_GONE
 
 __all__ = ["answer_errors", "new_app"]
 
@@ -49,14 +50,20 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         return response
     except web.HTTPNotFound:
         return _text(404, f"no such path: {request.rel_url.raw_path}")
-    except (web.HTTPException, ConnectionError):
+    except web.HTTPException:
         raise
-    except Exception:
+    except Exception as error:
+        if isinstance(error, ConnectionError) and _caller_gone(request):
+            return web.Response(status=CALLER_GONE)  # for log and counters; nobody receives it
         logger.exception("%s %s failed", request.method, request.rel_url.raw_path)
         if request.writer.output_size > 0:
             # Part of an answer has gone out already: cut the connection, so that nobody takes it for a whole one.
-            raise ConnectionAbortedError("answer broken off by a fault") from None
+            request.protocol.force_close()
         return _text(500, "internal error, see the log of this process")
+
+
+def _caller_gone(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()
 
 
 def _text(status: int, line: str) -> web.Response:

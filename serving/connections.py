@@ -20,6 +20,8 @@ class Connections:
         self._drain = drain
         self._server: web.Server | None = None
         self._busy: set[web.RequestHandler] = set()
+        # Answered after draining began: they close once the answer is written out.
+        self._leaving: set[web.RequestHandler] = set()
         self._served: set[web.RequestHandler] = set()
         self._first_seen_s: dict[web.RequestHandler, float] = {}
         self._draining_since_s: dict[web.RequestHandler, float] = {}
@@ -55,14 +57,22 @@ class Connections:
         """Close connections that nobody is answered on, but not within `grace_s` of when draining first saw them.
 
         A caller may just be sending on a connection it believes usable, and a POST cut off is not sent again. Within
-        the grace it is answered, with `Connection: close`. Busy connections are left alone: aiohttp drops what still
-        comes in on a connection it was told to close, and a body half read would never be whole.
+        the grace it is answered, with `Connection: close`, after which its connection closes by itself.
         """
         now_s = asyncio.get_running_loop().time()
-        self._draining_since_s = {c: self._draining_since_s.get(c, now_s) for c in self._open()}
+        open_now = self._open()
+        self._leaving.intersection_update(open_now)
+        self._draining_since_s = {c: self._draining_since_s.get(c, now_s) for c in open_now}
         for connection, since_s in self._draining_since_s.items():
-            if connection not in self._busy and now_s - since_s >= grace_s:
-                connection.close()
+            if now_s - since_s >= grace_s and self._is_idle(connection):
+                # Not close(): that leaves an idle connection open, and drops the rest of a body still coming in.
+                connection.force_close()
+
+    def _is_idle(self, connection: web.RequestHandler) -> bool:
+        if connection in self._busy or connection in self._leaving:
+            return False
+        transport = connection.transport
+        return transport is None or transport.get_write_buffer_size() == 0
 
     def _open(self) -> list[web.RequestHandler]:
         return [] if self._server is None else self._server.connections
@@ -77,6 +87,8 @@ class Connections:
                 return await handler(request)
             finally:
                 self._busy.discard(connection)
+                if self._drain.began:
+                    self._leaving.add(connection)
 
         return follow
 

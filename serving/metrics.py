@@ -68,7 +68,7 @@ class RequestMetrics:
             except web.HTTPException as answer:
                 code = answer.status
                 raise
-            except (ConnectionError, asyncio.CancelledError):
+            except asyncio.CancelledError:
                 code = CALLER_GONE
                 raise
             else:

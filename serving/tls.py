@@ -148,6 +148,9 @@ def _content(path: Path) -> bytes:
 
 def _build(files: _Files) -> ssl.SSLContext:
     files.leaf()  # OpenSSL's own words for broken PEM name neither the file nor what is wrong
+    # "BEGIN ENCRYPTED PRIVATE KEY" and, before PKCS8, "Proc-Type: 4,ENCRYPTED".
+    if b"ENCRYPTED" in files.key_pem:
+        raise TlsFilesError(f"{files.key}: the key is encrypted; an unencrypted PEM key is accepted")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
@@ -159,7 +162,7 @@ def _build(files: _Files) -> ssl.SSLContext:
         for fd, content in ((certificate_fd, files.certificate_pem), (key_fd, files.key_pem)):
             with os.fdopen(fd, "wb", closefd=False) as file:
                 file.write(content)
-        # A password, because without one OpenSSL asks the terminal for an encrypted key's.
+        # A password, because without one OpenSSL asks the terminal for the key's, should it be encrypted after all.
         context.load_cert_chain(f"/proc/self/fd/{certificate_fd}", f"/proc/self/fd/{key_fd}", password="")
     except (ssl.SSLError, ValueError) as error:
         raise TlsFilesError(f"{files.certificate} with {files.key}: {_cause(error)}") from error
@@ -170,9 +173,6 @@ def _build(files: _Files) -> ssl.SSLContext:
 
 
 def _cause(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError):
-        if error.reason == "KEY_VALUES_MISMATCH" or error.reason == "KEY_TYPE_MISMATCH":
-            return "the key does not belong to the certificate"
-        if error.reason == "BAD_PASSWORD_READ" or error.reason == "BAD_DECRYPT":
-            return "the key is encrypted; an unencrypted PEM key is accepted"
+    if isinstance(error, ssl.SSLError) and error.reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"):
+        return "the key does not belong to the certificate"
     return f"no usable PEM certificate chain and unencrypted PEM key ({error})"
