@@ -38,14 +38,17 @@ class Page:
     continue_token: str
 
 
-class WatchEvent(msgspec.Struct, frozen=True):
-    """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR, and the object as it came.
-
-    `raw` is a view into what was received: decode it, do not keep it.
-    """
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR, and the object's JSON."""
 
     type: str
-    raw: msgspec.Raw = msgspec.field(name="object")
+    raw: bytes
+
+
+class _Line(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
 
 
 class _ListMeta(msgspec.Struct):
@@ -76,7 +79,7 @@ class KubeClient:
     ) -> None:
         self.access = access
         self._transport = Transport(access, settings, registry=registry, clock=clock, sleep=sleep, random=random)
-        self._events = msgspec.json.Decoder(WatchEvent)
+        self._lines = msgspec.json.Decoder(_Line)
         self._lists = msgspec.json.Decoder(_List)
 
     async def __aenter__(self) -> Self:
@@ -170,11 +173,11 @@ class KubeClient:
                         if not line.strip():
                             continue
                         try:
-                            event = self._events.decode(line)
+                            decoded = self._lines.decode(line)
                         except msgspec.MsgspecError:
                             malformed(line)
                             continue
-                        yield event
+                        yield WatchEvent(decoded.type, bytes(decoded.object))
                     if len(pending) > _LONGEST_EVENT_BYTES:
                         raise MalformedReply(f"{call}: an event is longer than {_LONGEST_EVENT_BYTES} bytes")
             except (aiohttp.ClientError, TimeoutError, OSError) as error:

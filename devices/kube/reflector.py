@@ -281,9 +281,10 @@ class Reflector(Generic[T]):
                     raws = self._pages.decode(page.raw).items or []
                 except msgspec.MsgspecError as error:
                     raise MalformedReply(f"list of {self._resource.label}: {error}") from error
-                for number, raw in enumerate(raws, 1):
+                for number, part in enumerate(raws, 1):
                     if number % _DECODE_BATCH == 0:
                         await asyncio.sleep(0)
+                    raw = bytes(part)
                     identity = self._identify(raw)
                     if identity is None:
                         continue
@@ -434,7 +435,7 @@ class Reflector(Generic[T]):
 
     def _malformed(self, raw: bytes) -> None:
         self._metrics.malformed.labels(self._resource.label).inc()
-        _log.warning("%s: skipped what is no object: %r", self._resource.label, bytes(raw[:200]))
+        _log.warning("%s: skipped what is no object: %r", self._resource.label, raw[:200])
 
     def _malformed_line(self, line: bytes) -> None:
         self._malformed(line)
