@@ -20,12 +20,13 @@ from devices.kube.protocols import JsonObject
 from devices.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, Resource
 from devices.kube.transport import Call, ClientSettings, Transport, unreachable
 
-__all__ = ["ClientSettings", "KubeClient", "Page", "WatchEvent"]
+__all__ = ["MALFORMED", "ClientSettings", "KubeClient", "Page", "WatchEvent"]
 
 # One event is one object: etcd holds at most 1.5 MiB, JSON with managed fields a little more.
 _LONGEST_EVENT_BYTES: Final = 16 * 1024 * 1024
 # Time beyond the server's own limit of a watch before we give up on it.
 _WATCH_GRACE_S: Final = 30.0
+MALFORMED: Final = "MALFORMED"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 
 
@@ -40,7 +41,10 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR, and the object's JSON."""
+    """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR, and the object's JSON.
+
+    Of type MALFORMED, which is ours, it is a line that is no event, as it came.
+    """
 
     type: str
     raw: bytes
@@ -149,13 +153,12 @@ class KubeClient:
         timeout_s: float,
         label_selector: str | None = None,
         field_selector: str | None = None,
-        malformed: Callable[[bytes], None] = lambda line: None,
     ) -> AsyncGenerator[WatchEvent]:
         """Events after `resource_version`, bookmarks among them.
 
         The server ends the watch after `timeout_s` seconds; it ends silently where the connection ends in good order.
         Raises Gone (the HTTP form; an ERROR event is passed on) and every other ApiStatusError when it is opened,
-        Unreachable when it breaks. A line that is no event goes to `malformed`.
+        Unreachable when it breaks.
         """
         query = _selectors(label_selector, field_selector)
         query["watch"] = "true"
@@ -175,7 +178,7 @@ class KubeClient:
                         try:
                             decoded = self._lines.decode(line)
                         except msgspec.MsgspecError:
-                            malformed(line)
+                            yield WatchEvent(MALFORMED, line)
                             continue
                         yield WatchEvent(decoded.type, bytes(decoded.object))
                     if len(pending) > _LONGEST_EVENT_BYTES:

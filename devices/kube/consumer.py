@@ -1,6 +1,6 @@
 """What a reflector stands between: where objects are read, and who holds them."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from devices.kube.client import Page, WatchEvent
@@ -62,7 +62,6 @@ class ListWatch(Protocol):
         timeout_s: float,
         label_selector: str | None = None,
         field_selector: str | None = None,
-        malformed: Callable[[bytes], None] = ...,
     ) -> AsyncGenerator[WatchEvent]:
         """As `KubeClient.watch`."""
         ...

@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from devices.kube.client import WatchEvent
+from devices.kube.client import MALFORMED, WatchEvent
 from devices.kube.consumer import Consumer, ListWatch
 from devices.kube.errors import ApiStatusError, Gone, KubeError, MalformedReply, status_error
 from devices.kube.metrics import ReflectorMetrics
@@ -32,6 +32,8 @@ _FIRST_WAIT_S: Final = 0.2
 _FAILURES_BEFORE_LIST: Final = 5
 # Objects decoded before others on the event loop get a turn; about 2 ms.
 _DECODE_BATCH: Final = 100
+
+_EVENT_TYPES: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR", MALFORMED})
 
 _log = logging.getLogger(__name__)
 
@@ -356,7 +358,6 @@ class Reflector(Generic[T]):
             timeout_s=settings.watch_s * (1.0 + self._random()),
             label_selector=settings.label_selector,
             field_selector=settings.field_selector,
-            malformed=self._malformed_line,
         )
         now = asyncio.get_running_loop().time
         try:
@@ -380,7 +381,7 @@ class Reflector(Generic[T]):
             self._want_list(_Cause.RESYNC)
 
     def _take(self, event: WatchEvent) -> None:
-        kind = event.type if event.type in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"} else "unknown"
+        kind = event.type if event.type in _EVENT_TYPES else "unknown"
         self._metrics.events.labels(self._resource.label, kind).inc()
         if kind == "ERROR":
             raise status_error(0, event.raw)
@@ -391,9 +392,13 @@ class Reflector(Generic[T]):
                 self._malformed(event.raw)
             return
         if kind == "unknown":
-            self._malformed(event.raw)
+            self._malformed(event.raw)  # a newer API server's invention: changes come as the known types
             return
-        identity = self._identify(event.raw)
+        identity = None
+        if kind == MALFORMED:
+            self._malformed(event.raw)
+        else:
+            identity = self._identify(event.raw)
         if identity is None:
             self._want_list(_Cause.MALFORMED)  # whose change it was cannot be told
             return
@@ -436,10 +441,6 @@ class Reflector(Generic[T]):
     def _malformed(self, raw: bytes) -> None:
         self._metrics.malformed.labels(self._resource.label).inc()
         _log.warning("%s: skipped what is no object: %r", self._resource.label, raw[:200])
-
-    def _malformed_line(self, line: bytes) -> None:
-        self._malformed(line)
-        self._want_list(_Cause.MALFORMED)
 
     def _put(self, identity: SeenObject, item: T) -> None:
         try:

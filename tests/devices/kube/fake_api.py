@@ -80,7 +80,7 @@ class FakeApi:
     # --- changes ---
 
     def put(self, name: str, uid: str | None = None, *, silently: bool = False, **spec: object) -> int:
-        uid = uid or f"uid-{name}"
+        uid = f"uid-{name}" if uid is None else uid
         self.revision += 1
         kind = "MODIFIED" if uid in self.pods else "ADDED"
         self.pods[uid] = {

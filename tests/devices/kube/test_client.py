@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from prometheus_client import CollectorRegistry
 
-from devices.kube.client import ClientSettings, KubeClient
+from devices.kube.client import MALFORMED, ClientSettings, KubeClient
 from devices.kube.config import ClusterAccess, Credentials, explicit_access
 from devices.kube.errors import (
     AlreadyExists,
@@ -375,10 +375,11 @@ async def test_watch_delivers_events_until_it_ends(api: FakeApi, client: KubeCli
     api.bookmark()
     got: list[tuple[str, str]] = []
     broken: list[bytes] = []
-    async with aclosing(
-        client.watch(PODS, resource_version="100", timeout_s=7.2, malformed=broken.append)
-    ) as events:
+    async with aclosing(client.watch(PODS, resource_version="100", timeout_s=7.2)) as events:
         async for event in events:
+            if event.type == MALFORMED:
+                broken.append(event.raw)
+                continue
             got.append((event.type, json.loads(event.raw)["metadata"]["resourceVersion"]))
             if event.type == "BOOKMARK":
                 api.cut()

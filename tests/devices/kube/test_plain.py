@@ -174,5 +174,3 @@ def test_seen_tells_news_from_duplicates_and_late_events() -> None:
     assert not seen.is_news(_seen(5), deleted=False)
     assert not seen.is_news(_seen(6), deleted=True)
     assert seen.is_news(_seen(7), deleted=False)
-
-
