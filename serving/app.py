@@ -6,7 +6,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from serving.access_log import OUTCOME, access_log
-from serving.errors import BodyTimeoutError, RequestError
+from serving.errors import BadBodyError, BodyTimeoutError, RequestError
 from serving.metrics import RequestMetrics
 from serving.route import CALLER_GONE
 
@@ -39,8 +39,8 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         return await handler(request)
     except RequestError as refusal:
         response = _text(refusal.status, str(refusal))
-        if isinstance(refusal, BodyTimeoutError):
-            response.force_close()  # the rest of the body may still come and would be read as a request
+        if isinstance(refusal, BodyTimeoutError | BadBodyError):
+            response.force_close()  # where the next request would begin is not known
         request.setdefault(OUTCOME, str(refusal))
         return response
     except web.HTTPMethodNotAllowed as answer:

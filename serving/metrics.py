@@ -31,10 +31,17 @@ def metrics_handler(registry: CollectorRegistry) -> Handler:
         accept = ",".join(request.headers.getall(hdrs.ACCEPT, []))
         page, content_type = await asyncio.to_thread(render, accept, request.query.getall("name[]", []))
         response = web.Response(body=page, headers={hdrs.CONTENT_TYPE: content_type})
-        response.enable_compression()
+        if _takes_gzip(request):
+            response.enable_compression(web.ContentCoding.gzip)
         return response
 
     return metrics
+
+
+def _takes_gzip(request: web.Request) -> bool:
+    """Left to itself aiohttp prefers deflate, which Prometheus does not read."""
+    offered = ",".join(request.headers.getall(hdrs.ACCEPT_ENCODING, []))
+    return any(coding.replace(" ", "").lower() in ("gzip", "gzip;q=1.0") for coding in offered.split(","))
 
 
 class RequestMetrics:

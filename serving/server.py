@@ -15,6 +15,7 @@ from aiohttp import web
 from serving.connections import Connections
 from serving.drain import Drain
 from serving.errors import BindError
+from serving.http_log import HttpLog
 
 __all__ = ["Address", "Listener", "run", "serve", "stop_on_signals"]
 
@@ -144,6 +145,7 @@ def _group(listeners: Sequence[Listener], drain: Drain, keepalive_timeout_s: flo
             runner = web.AppRunner(
                 listener.app,
                 access_log=None,  # serving.access_log has its own
+                logger=HttpLog(logging.getLogger("serving.http")),
                 keepalive_timeout=keepalive_timeout_s,
                 handler_cancellation=listener.handler_cancellation,
                 shutdown_timeout=_WRITE_OUT_S,
