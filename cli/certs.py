@@ -159,7 +159,7 @@ def show(
     if console.is_terminal:
         console.print(_table(rows))
         return
-    typer.echo("\n\n".join("\n".join(f"{key}: {_plain(value)}" for key, value in row.items()) for row in rows))
+    typer.echo("\n\n".join("\n".join(f"{_label(key)}: {_plain(value)}" for key, value in row.items()) for row in rows))
 
 
 def _create(
@@ -265,12 +265,18 @@ def _table(rows: Sequence[dict[str, str | int | list[str]]]) -> Table:
     for _ in rows:
         table.add_column(overflow="fold")
     for key in rows[0]:
-        table.add_row(key.replace("_", " "), *(Text(_plain(row[key])) for row in rows))
+        table.add_row(_label(key), *(Text(_plain(row[key])) for row in rows))
     return table
 
 
 def _plain(value: str | int | list[str]) -> str:
-    return ", ".join(value) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
+    return str(value)
+
+
+def _label(key: str) -> str:
+    return key.replace("_", " ")
 
 
 def _key_type(certificate: x509.Certificate) -> str:
