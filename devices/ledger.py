@@ -13,6 +13,7 @@ from devices.annotations import at_positions, decode, mig_reservations
 from devices.config import DeviceConfig
 from devices.errors import AllocationError, MalformedValue, QuantityError, RegistrationError
 from devices.keys import CORDON, VGPU_NODE, VGPU_TIME
+from devices.mig import is_mig
 from devices.model import NO_CHARGE, Allocation, Card, Charge, Entry, MigReservation, NodeState
 from devices.objects import Container, Node, Pod, Quota
 from devices.quantity import whole
@@ -149,6 +150,7 @@ class Ledger:
         self._gone: dict[str, None] = {}
         self._version = 0
         self._kinds: dict[str, tuple[Card, ...]] = {}
+        self._most: dict[str, int] = {}
         self._pod_problems: dict[str, str] = {}
 
     # Nodes
@@ -178,12 +180,14 @@ class Ledger:
             registration.problems,
         )
         self._kinds.clear()
+        self._most.clear()
 
     def delete_node(self, name: str) -> None:
         """A node that is gone; its pods keep their place in the books until they are gone too."""
         if self._nodes.pop(name, None) is not None:
             self._next_version()
             self._kinds.clear()
+            self._most.clear()
 
     def _fact_keys(self) -> Iterator[str]:
         for vendor in self.config.vendors:
@@ -280,6 +284,17 @@ class Ledger:
     def largest_memory_mib(self, vendor: str) -> int:
         """The largest registered card of a vendor: no entry is charged more."""
         return max((card.memory_mib for card in self._kinds_of(vendor)), default=0)
+
+    def most_cards(self, vendor: str) -> int:
+        """The most cards of a vendor that one node has, so the most that a container can get; a MIG card counts with all its slots."""
+        most = self._most.get(vendor)
+        if most is None:
+            counts = (
+                sum(max(card.slots, 1) if is_mig(card) else 1 for card in book.by_vendor.get(vendor, ()))
+                for book in self._nodes.values()
+            )
+            most = self._most[vendor] = max(counts, default=0)
+        return most
 
     # Pods
 

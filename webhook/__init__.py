@@ -1,0 +1,1 @@
+"""Admission: `/webhook` mutates device pods, `/validate` refuses what must not run."""

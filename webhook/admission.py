@@ -1,0 +1,177 @@
+"""Admission, top to bottom: mutators → validators → patch. Pure functions of the pod, the settings and the ledger at this moment.
+
+`/webhook` asks `mutate`, `/validate` asks `validate`, and HAMi's single webhook, where both are one, asks `drop_in`
+(HAMi v2.10 wire contract: admission).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from devices.config import DeviceConfig
+from devices.errors import MalformedValue
+from devices.ledger import Ledger
+from devices.objects import Pod, pod_of
+from devices.requests import pod_request
+from webhook.advice import Advice, annotation_advice, too_many_cards
+from webhook.config import AdmissionSettings
+from webhook.errors import NotAPodError
+from webhook.mutators import MUTATORS, Mutation, apply_family_rules
+from webhook.patch import PodEdit
+from webhook.quota_service import QuotaService
+from webhook.validators import (
+    AFTER_MUTATION,
+    BEFORE_EXEMPTIONS,
+    BEFORE_MUTATION,
+    DEFAULT_SCHEDULER,
+    FINAL,
+    Case,
+    Refusal,
+    RefusalReason,
+    first_refusal,
+    is_ignored,
+    within_quota,
+)
+from webhook.wire import JsonObject, Operation
+
+__all__ = ["CREATE", "FOREIGN_SCHEDULER", "Admission", "Verdict"]
+
+CREATE = "CREATE"
+FOREIGN_SCHEDULER = "pod already has different scheduler assigned"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer on one pod: `pod` is the one given with the changes, `patch` the operations that lead there."""
+
+    allowed: bool
+    message: str
+    code: int
+    pod: JsonObject
+    patch: list[Operation]
+    warnings: tuple[str, ...] = ()
+    reason: RefusalReason | None = None
+    """What a refusal counts as."""
+
+
+class Admission:
+    """Judges pods. Never changes what it is given, neither pods nor ledger."""
+
+    def __init__(self, settings: AdmissionSettings, config: DeviceConfig, ledger: Ledger) -> None:
+        self._settings = settings
+        self._config = config
+        self._ledger = ledger
+        self._quota = QuotaService(ledger)
+
+    def mutate(self, pod: JsonObject, namespace: str, *, operation: str = CREATE) -> Verdict:
+        """Fill in what a device pod needs, or refuse it. `namespace` is that of the request."""
+        return self._answer(pod, lambda: self._mutate(pod, namespace, operation, self._settings.quota_in_webhook))
+
+    def drop_in(self, pod: JsonObject, namespace: str, *, operation: str = CREATE) -> Verdict:
+        """Mutation and validation in one, as where no validating webhook is installed: quota is always checked."""
+        return self._answer(pod, lambda: self._mutate(pod, namespace, operation, check_quota=True))
+
+    def validate(self, pod: JsonObject, namespace: str, *, operation: str = CREATE) -> Verdict:
+        """Repeat every refusal on the final pod, since the mutating webhook may have been skipped."""
+        return self._answer(pod, lambda: self._validate(pod, namespace, operation))
+
+    def _mutate(self, pod: JsonObject, namespace: str, operation: str, check_quota: bool) -> Verdict:
+        if operation != CREATE:
+            return _allowed(pod)
+        given = _decoded(pod)
+        if is_ignored(given):
+            return _allowed(pod)
+        if refusal := first_refusal(BEFORE_MUTATION, self._case(given, namespace, Advice())):
+            return _refused(pod, refusal)
+        if self._is_foreign(given):
+            return _allowed(pod, FOREIGN_SCHEDULER)
+
+        mutation = Mutation(PodEdit(pod), self._config, self._settings)
+        for mutator in MUTATORS:
+            mutator(mutation)
+
+        case = self._case(_decoded(mutation.edit.pod), namespace, mutation.advice, mutation.asks)
+        if refusal := first_refusal((*AFTER_MUTATION, within_quota) if check_quota else AFTER_MUTATION, case):
+            return _refused(pod, refusal, case.advice)
+
+        self._advise(given, case)
+        return Verdict(True, "", 200, mutation.edit.pod, mutation.edit.operations, case.advice.texts())
+
+    def _validate(self, pod: JsonObject, namespace: str, operation: str) -> Verdict:
+        if operation != CREATE:
+            return _allowed(pod)
+        final = _decoded(pod)
+        case = self._case(final, namespace, Advice())
+        if refusal := first_refusal(BEFORE_EXEMPTIONS, case):
+            return _refused(pod, refusal, case.advice)
+        if is_ignored(final) or self._is_foreign(final):
+            return _allowed(pod, advice=case.advice)
+
+        # The families word their own refusals; what they would change goes into a copy that nobody looks at.
+        apply_family_rules(Mutation(PodEdit(pod), self._config, self._settings, case.advice))
+        if refusal := first_refusal(FINAL, case):
+            return _refused(pod, refusal, case.advice)
+        self._advise(final, case)
+        return _allowed(pod, advice=case.advice)
+
+    def _answer(self, pod: JsonObject, judge: Callable[[], Verdict]) -> Verdict:
+        try:
+            return judge()
+        except NotAPodError as error:
+            return _refused(pod, Refusal(RefusalReason.NOT_A_POD, str(error), 400))
+        except MalformedValue as error:
+            return _refused(pod, Refusal(RefusalReason.MALFORMED, str(error), 422))
+
+    def _case(self, pod: Pod, namespace: str, advice: Advice, asks: bool | None = None) -> Case:
+        """The pod as the rules see it. Before any family was asked, every managed resource counts as asking."""
+        managed = _managed(pod, self._config)
+        return Case(
+            pod=pod,
+            namespace=namespace,
+            settings=self._settings,
+            vendors=self._config.vendors,
+            managed=managed,
+            asks=bool(managed) if asks is None else asks,
+            quota=self._quota,
+            advice=advice,
+        )
+
+    def _is_foreign(self, pod: Pod) -> bool:
+        """Whether the pod names a scheduler of its own choice that is not ours."""
+        name = pod.spec.scheduler_name
+        if not name or name == self._settings.scheduler_name:
+            return False
+        return not (name == DEFAULT_SCHEDULER and self._settings.force_overwrite_default_scheduler)
+
+    def _advise(self, given: Pod, case: Case) -> None:
+        """Warnings about annotations as the user gave them, and about what the pod asks in the end."""
+        for text in annotation_advice(given.annotations, self._config, bool(case.managed)):
+            case.advice.add(text)
+        if case.managed:
+            for text in too_many_cards(pod_request(case.pod, case.vendors), self._ledger):
+                case.advice.add(text)
+
+
+def _decoded(pod: JsonObject) -> Pod:
+    kind = pod.get("kind", "Pod")
+    if kind != "Pod":
+        raise NotAPodError(f"object is not a Pod: its kind is {kind}")
+    try:
+        return pod_of(pod)
+    except msgspec.ValidationError as error:
+        raise NotAPodError(f"object is not a Pod: {error}") from error
+
+
+def _managed(pod: Pod, config: DeviceConfig) -> tuple[str, ...]:
+    containers = (*pod.init_containers, *pod.containers)
+    named = {name for container in containers for name in (*container.limits, *container.requests)}
+    return tuple(sorted(named & config.resources))
+
+
+def _allowed(pod: JsonObject, message: str = "", advice: Advice | None = None) -> Verdict:
+    return Verdict(True, message, 200, pod, [], advice.texts() if advice else ())
+
+
+def _refused(pod: JsonObject, refusal: Refusal, advice: Advice | None = None) -> Verdict:
+    return Verdict(False, refusal.message, refusal.code, pod, [], advice.texts() if advice else (), refusal.reason)

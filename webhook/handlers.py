@@ -1,0 +1,161 @@
+"""AdmissionReview in, AdmissionReview out: decode, call, encode."""
+
+import base64
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+import orjson
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from serving.access_log import OUTCOME
+from serving.limits import read_json_body
+from webhook.admission import CREATE, Verdict
+from webhook.errors import BadReviewError
+from webhook.metrics import AdmissionMetrics
+from webhook.validators import RefusalReason
+from webhook.wire import KNOWN_VERSIONS, AdmissionResponse, AdmissionReview, JsonObject, Status
+
+__all__ = ["BODY_LIMIT_BYTES", "Judge", "Review", "answer_of", "decode_review", "review_handler"]
+
+logger = logging.getLogger(__name__)
+
+BODY_LIMIT_BYTES = 7 * 2**20
+"""(HAMi v2.10 wire contract: admission.)"""
+
+_FAULT = "internal error of the admission webhook, see its log"
+_LOGGED_MAX = 300
+_REASONS = {400: "BadRequest", 403: "Forbidden", 422: "Invalid", 500: "InternalError"}
+"""Kubernetes' own words for the codes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """A request for admission."""
+
+    api_version: str
+    uid: str
+    kind: str
+    operation: str
+    namespace: str
+    dry_run: bool
+    pod: JsonObject | None
+    """The object as it came; None where there is none (DELETE)."""
+
+    @property
+    def name(self) -> str:
+        """`namespace/name` for the log; a name still to be generated ends in `*`."""
+        metadata = (self.pod or {}).get("metadata")
+        metadata = metadata if isinstance(metadata, dict) else {}
+        return f"{self.namespace}/{metadata.get('name') or str(metadata.get('generateName') or '') + '*'}"
+
+
+Judge = Callable[[Review, JsonObject], Verdict]
+
+
+def _text(document: JsonObject, key: str, default: str = "") -> str:
+    value = document.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise BadReviewError(f"not an AdmissionReview: request.{key} must be a text")
+    return value
+
+
+def decode_review(body: bytes) -> Review:
+    """The review in a body. Raises `BadReviewError` in one line: not JSON, another document, a version we do not speak."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadReviewError(f"the body is not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("kind") != "AdmissionReview":
+        raise BadReviewError("not an AdmissionReview: kind must be AdmissionReview")
+    version = document.get("apiVersion")
+    if version not in KNOWN_VERSIONS:
+        raise BadReviewError(f"not an AdmissionReview: apiVersion must be one of {', '.join(KNOWN_VERSIONS)}")
+    request = document.get("request")
+    if not isinstance(request, dict):
+        raise BadReviewError("not an AdmissionReview: request must be an object")
+    uid = _text(request, "uid")
+    if not uid:
+        raise BadReviewError("not an AdmissionReview: request.uid is missing")
+    kind, pod = request.get("kind"), request.get("object")
+    if pod is not None and not isinstance(pod, dict):
+        raise BadReviewError("not an AdmissionReview: request.object must be an object")
+    return Review(
+        api_version=version,
+        uid=uid,
+        kind=_text(kind, "kind", "Pod") if isinstance(kind, dict) else "Pod",
+        operation=_text(request, "operation", CREATE),
+        namespace=_text(request, "namespace"),
+        dry_run=request.get("dryRun") is True,
+        pod=pod,
+    )
+
+
+def answer_of(review: Review, verdict: Verdict) -> AdmissionReview:
+    """The answer in the caller's own version."""
+    response: AdmissionResponse = {"uid": review.uid, "allowed": verdict.allowed}
+    if not verdict.allowed:
+        status: Status = {"code": verdict.code, "message": verdict.message, "status": "Failure"}
+        if verdict.code in _REASONS:
+            status["reason"] = _REASONS[verdict.code]
+        response["status"] = status
+    elif verdict.message:
+        response["status"] = {"code": verdict.code, "message": verdict.message}
+    if verdict.patch:
+        response["patch"] = base64.b64encode(orjson.dumps(verdict.patch)).decode()
+        response["patchType"] = "JSONPatch"
+    if verdict.warnings:
+        response["warnings"] = list(verdict.warnings)
+    return {"apiVersion": review.api_version, "kind": "AdmissionReview", "response": response}
+
+
+def _judged(judge: Judge, review: Review, path: str) -> Verdict:
+    """The verdict; a fault of ours refuses the pod without a word about the inside, and is logged here, once."""
+    pod = review.pod
+    if review.operation != CREATE:
+        return Verdict(True, "", 200, pod or {}, [])
+    if pod is None:
+        return Verdict(False, "object is not a Pod: there is none", 400, {}, [], reason=RefusalReason.NOT_A_POD)
+    try:
+        return judge(review, pod)
+    except Exception:
+        logger.exception("%s: judging pod %s failed", path, review.name)
+        return Verdict(False, _FAULT, 500, pod, [], reason=RefusalReason.FAULT)
+
+
+def _outcome(verdict: Verdict) -> str:
+    if verdict.allowed:
+        return "patched" if verdict.patch else "allowed"
+    return "error" if verdict.reason is RefusalReason.FAULT else "denied"
+
+
+def _log_words(review: Review, verdict: Verdict, outcome: str) -> str:
+    words = [outcome, review.operation, review.name]
+    if review.dry_run:
+        words.append("dry-run")
+    if verdict.reason:
+        words.append(f"{verdict.reason.value}:")
+    if verdict.message:
+        words.append(verdict.message)
+    if verdict.warnings:
+        words.append(f"({len(verdict.warnings)} warnings)")
+    return " ".join(words)[:_LOGGED_MAX]
+
+
+def review_handler(path: str, judge: Judge, metrics: AdmissionMetrics) -> Handler:
+    """A handler that reads a review, asks `judge` and answers; `path` names it in metrics."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        review = decode_review(await read_json_body(request, BODY_LIMIT_BYTES))
+        began = perf_counter()
+        verdict = _judged(judge, review, path)
+        outcome = _outcome(verdict)
+        metrics.answered(path, outcome, verdict.reason, perf_counter() - began)
+        request[OUTCOME] = _log_words(review, verdict, outcome)
+        return web.Response(body=orjson.dumps(answer_of(review, verdict)), content_type="application/json")
+
+    return handle

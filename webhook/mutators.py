@@ -1,0 +1,111 @@
+"""What `/webhook` changes in a pod. One small function a rule; the order of the tuple is the order they run in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from devices.config import DeviceConfig
+from devices.errors import QuantityError
+from devices.keys import VGPU_NODE
+from devices.quantity import Quantity, parse
+from devices.requests import Resources, read_resources
+from webhook.advice import Advice
+from webhook.config import AdmissionSettings
+from webhook.errors import NotAPodError
+from webhook.patch import Path, PodEdit
+from webhook.validators import protected_annotations
+
+__all__ = ["MUTATORS", "ContainerAdmission", "Mutation", "Mutator"]
+
+
+@dataclass(slots=True)
+class Mutation:
+    """A pod on its way through the mutators."""
+
+    edit: PodEdit
+    config: DeviceConfig
+    settings: AdmissionSettings
+    advice: Advice = field(default_factory=Advice)
+    asks: bool = False
+    """Set once a family has taken a container for its own."""
+
+
+Mutator = Callable[[Mutation], None]
+
+
+class ContainerAdmission:
+    """One container as its family changes it (`devices.vendor.Admission`): every call is one targeted change of the pod."""
+
+    def __init__(self, edit: PodEdit, path: Path, advice: Advice) -> None:
+        self._edit = edit
+        self._path = path
+        self._advice = advice
+
+    @property
+    def resources(self) -> Resources:
+        """The container's resources with all changes so far."""
+        container = self._edit.get(*self._path)
+        if not isinstance(container, dict):
+            raise NotAPodError("object is not a Pod: a container must be an object")
+        return read_resources(container)
+
+    def set_limit(self, resource: str, value: Quantity) -> None:
+        """Set a limit, unless it has that value already. Written as text, as the API server stores it."""
+        path = (*self._path, "resources", "limits", resource)
+        if not _same_quantity(self._edit.get(*path), value):
+            self._edit.put(path, str(value))
+
+    def append_env(self, name: str, value: str) -> None:
+        """Add a variable at the end, where it wins over a user's own, unless the last of that name says so already."""
+        path = (*self._path, "env")
+        held = self._edit.get(*path)
+        if held is not None and not isinstance(held, list):
+            raise NotAPodError("object is not a Pod: env of a container must be a list")
+        entry = {"name": name, "value": value}
+        last = next((e for e in reversed(held or []) if isinstance(e, dict) and e.get("name") == name), None)
+        if last != entry:
+            self._edit.append(path, dict(entry))
+
+    def default_runtime_class(self, name: str) -> None:
+        """Set the pod's runtime class where it has none."""
+        if not self._edit.get("spec", "runtimeClassName"):
+            self._edit.put(("spec", "runtimeClassName"), name)
+
+    def warn(self, text: str) -> None:
+        """Tell the pod's author."""
+        self._advice.add(text)
+
+
+def _same_quantity(held: object, value: Quantity) -> bool:
+    if not isinstance(held, str | int | float):
+        return False
+    try:
+        return parse(held) == parse(value)
+    except QuantityError:
+        return False
+
+
+def strip_protected_keys(mutation: Mutation) -> None:
+    """What only the system may write goes: a new pod has no allocation, whatever it says."""
+    for key in protected_annotations(mutation.config.vendors):
+        mutation.edit.remove(("metadata", "annotations", key))
+    mutation.edit.remove(("metadata", "labels", VGPU_NODE))
+
+
+def apply_family_rules(mutation: Mutation) -> None:
+    """Every family looks at every container, init containers first. Raises `MalformedValue`."""
+    for kind in ("initContainers", "containers"):
+        containers = mutation.edit.get("spec", kind)
+        for position in range(len(containers) if isinstance(containers, list) else 0):
+            container = ContainerAdmission(mutation.edit, ("spec", kind, position), mutation.advice)
+            for vendor in mutation.config.vendors:
+                if vendor.admit(container):
+                    mutation.asks = True
+
+
+def set_scheduler_name(mutation: Mutation) -> None:
+    """Device pods come to our scheduler; only one that names another by choice was left alone before."""
+    if mutation.asks and mutation.settings.scheduler_name:
+        mutation.edit.put(("spec", "schedulerName"), mutation.settings.scheduler_name)
+
+
+MUTATORS: tuple[Mutator, ...] = (strip_protected_keys, apply_family_rules, set_scheduler_name)
