@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from devices.model import NO_CHARGE, CardState, Charge, Entry
+from devices.model import NO_CHARGE, Card, CardState, Charge, Entry
 from devices.reasons import NODE_INSUFFICIENT_DEVICE, Reason, summary
 from devices.requests import DeviceRequest
 from devices.selection import Selection
@@ -56,12 +56,13 @@ class Headroom:
 
 @dataclass(slots=True)
 class Walk:
-    """One container's walk over one vendor's cards of one node: what it asks, and what it has collected so far.
+    """One container's walk over one family's cards of one node: what it asks, and what it has collected so far.
 
-    `spent` is what containers that run at the same time already cost the namespace, `before` what was collected and still counts
+    `cores` is the request's compute after the family's clamp. `spent` is what containers that run at the same time already cost the namespace, `before` what was collected and still counts
     with the next candidate.
     """
 
+    family: "Family"
     request: DeviceRequest
     cores: int
     selection: Selection
@@ -79,6 +80,7 @@ class Family(Protocol):
 
     @property
     def checks(self) -> tuple[Check, ...]: ...
+    def wanted_memory(self, request: DeviceRequest, card: Card) -> int: ...
     def entry(self, state: CardState, walk: Walk) -> Entry: ...
     def price(self, entry: Entry) -> Charge: ...
     def gives_several(self, state: CardState, selection: Selection) -> bool: ...
@@ -119,7 +121,7 @@ def idle_for_exclusive_policy(state: CardState, walk: Walk) -> Reason | None:
 
 def enough_memory(state: CardState, walk: Walk) -> Reason | None:
     """Free memory covers what is wanted of this card: 15360 MiB with 13000 in use has no room for 3000."""
-    wanted = walk.request.memory_on(state.card.memory_mib)
+    wanted = walk.family.wanted_memory(walk.request, state.card)
     return None if wanted <= state.free_memory_mib else Reason.CARD_INSUFFICIENT_MEMORY
 
 
@@ -154,18 +156,15 @@ def smallest(charges: Sequence[Charge], count: int) -> Charge:
     return total
 
 
-def within_quota(family: Family) -> Check:
+def within_quota(state: CardState, walk: Walk) -> Reason | None:
     """The namespace can pay for this card beside what the pod's containers and this one have collected."""
-
-    def check(state: CardState, walk: Walk) -> Reason | None:
-        if walk.headroom is None:
-            return None
-        # A choice among all that pass takes N - 1 others at the most, in the best case the cheapest ones.
-        others = smallest([family.price(entry) for entry in walk.before], walk.request.count - 1)
-        charge = walk.spent + family.price(family.entry(state, walk)) + others
-        return None if walk.headroom.admits(charge) else Reason.QUOTA_NOT_FIT
-
-    return check
+    if walk.headroom is None:
+        return None
+    family = walk.family
+    # A choice among all that pass takes N - 1 others at the most, in the best case the cheapest ones.
+    others = smallest([family.price(entry) for entry in walk.before], walk.request.count - 1)
+    charge = walk.spent + family.price(family.entry(state, walk)) + others
+    return None if walk.headroom.admits(charge) else Reason.QUOTA_NOT_FIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +196,13 @@ def _refused(state: CardState, walk: Walk, checks: Sequence[Check]) -> Reason | 
     return None
 
 
-def collect(family: Family, cards: Sequence[CardState], walk: Walk) -> Candidates | Refusal:
-    """Walk the vendor's cards in the given order (preferred first) and collect `walk.request.count` of them.
+def collect(cards: Sequence[CardState], walk: Walk) -> Candidates | Refusal:
+    """Walk the family's cards in the given order (preferred first) and collect `walk.request.count` of them.
 
     A card gives one entry, unless its family lets it give several. With NUMA grouping all entries come from one consecutive run of
     equal NUMA among the cards that pass everything else; a new run forgets the one before.
     """
-    count = walk.request.count
+    family, count = walk.family, walk.request.count
     if count > len(cards) and not any(family.gives_several(state, walk.selection) for state in cards):
         return Refusal({}, len(cards))
     grouped = family.groups_by_numa(walk.selection)

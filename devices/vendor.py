@@ -5,7 +5,7 @@ fields, and how vendors come of it (most families are one vendor; some are one p
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -44,16 +44,16 @@ def _no_cards(vendor: "Vendor", node: Node) -> CardList:
     return CardList()
 
 
+def _plain_wanted_memory(request: DeviceRequest, card: Card) -> int:
+    return request.memory_on(card.memory_mib)
+
+
 def _plain_entry(vendor: "Vendor", state: CardState, walk: Walk) -> Entry:
-    return Entry(state.card.uuid, vendor.key, walk.request.memory_on(state.card.memory_mib), walk.cores)
+    return Entry(state.card.uuid, vendor.key, vendor.wanted_memory(walk.request, state.card), walk.cores)
 
 
 def _plain_price(vendor: "Vendor", entry: Entry) -> Charge:
     return Charge(entry.memory_mib, entry.cores, 1)
-
-
-def _plain_unplaced_price(vendor: "Vendor", request: DeviceRequest, card: Card) -> Charge:
-    return Charge(request.memory_on(card.memory_mib), vendor.clamped(request.cores), 1)
 
 
 def _plain_selects(selection: Selection, card: Card) -> bool:
@@ -75,7 +75,7 @@ class Hooks:
     - `reservations(annotations)`: the MIG instances a pod holds; raises `AllocationError`.
     - `entry(vendor, state, walk)`: what a card that passes would give.
     - `price(vendor, entry)`: what an entry costs the namespace.
-    - `unplaced_price(vendor, request, card)`: what one card like `card` would cost a request that has no card yet.
+    - `wanted_memory(request, card)`: MiB that must be free on the card.
     - `gives_several(state, selection)`: one card may give several entries to a container.
     - `groups_by_numa(selection)`: all cards of a container come from one NUMA node.
     - `collects_all(walk)`, `choose(vendor, groups, walk)`: look at every card that passes, then choose.
@@ -90,7 +90,7 @@ class Hooks:
     reservations: "Callable[[Mapping[str, str]], tuple[MigReservation, ...]]" = _no_reservations
     entry: "Callable[[Vendor, CardState, Walk], Entry]" = _plain_entry
     price: "Callable[[Vendor, Entry], Charge]" = _plain_price
-    unplaced_price: "Callable[[Vendor, DeviceRequest, Card], Charge]" = _plain_unplaced_price
+    wanted_memory: "Callable[[DeviceRequest, Card], int]" = _plain_wanted_memory
     gives_several: "Callable[[CardState, Selection], bool] | None" = None
     groups_by_numa: "Callable[[Selection], bool] | None" = None
     collects_all: "Callable[[Walk], bool] | None" = None
@@ -127,11 +127,8 @@ class Vendor:
     memory_factor: int = 1
     """Multiplies memory values and memory limits of quotas."""
     max_cores: int | None = 100
-    check_list: "Callable[[Vendor], tuple[Check, ...]]" = field(default=lambda vendor: ())
-    checks: tuple[Check, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "checks", self.check_list(self))
+    checks: tuple[Check, ...] = ()
+    """The questions asked of every card, in this order; the first refusal counts."""
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -193,7 +190,11 @@ class Vendor:
 
     def unplaced_price(self, request: DeviceRequest, card: Card) -> Charge:
         """What one card like this would cost a request that has none yet."""
-        return self.hooks.unplaced_price(self, request, card)
+        return self.price(Entry(card.uuid, self.key, self.wanted_memory(request, card), self.clamped(request.cores)))
+
+    def wanted_memory(self, request: DeviceRequest, card: Card) -> int:
+        """MiB that must be free on the card."""
+        return self.hooks.wanted_memory(request, card)
 
     def gives_several(self, state: CardState, selection: Selection) -> bool:
         """Whether the card may give several entries to one container."""

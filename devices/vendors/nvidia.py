@@ -11,10 +11,10 @@ from devices.choose import best_linked
 from devices.errors import ConfigError, RegistrationError
 from devices.fit import (
     Candidates,
-    Check,
     Walk,
     compute_left,
     enough_cores,
+    enough_memory,
     free_slot,
     healthy,
     idle_for_exclusive_policy,
@@ -26,7 +26,7 @@ from devices.fit import (
 )
 from devices.mig import MODE as MIG
 from devices.mig import instance, is_mig, wanted_memory
-from devices.model import Card, CardState, Charge, Entry, MigReservation
+from devices.model import Card, CardState, Entry, MigReservation
 from devices.objects import Node
 from devices.reasons import Reason
 from devices.registration import CardList, parse_bool, read_json, read_pair_scores, with_pair_scores
@@ -132,6 +132,9 @@ class _Nvidia:
         settings, resources = self._settings, container.resources
         _percentage(settings, resources, _WHOLE)
         vendor.request(resources)
+        for name in (vendor.memory_resource, vendor.percentage_resource):
+            if optional_whole(resources, name, 0, _INT32) == 0:
+                container.warn(f"container {resources.name}: {name} 0 counts as not given")
         limits = resources.limits
         priority = limits.get(settings.resource_priority_name) if settings.resource_priority_name else None
         if priority is not None:
@@ -159,8 +162,8 @@ class _Nvidia:
         return found
 
     def _is_exclusive_by_default(self, vendor: Vendor, container: Resources) -> bool:
-        """All memory of a card and no word about compute: the card is meant to be one's own."""
-        if not vendor.core_resource or self._settings.default_cores:
+        """All memory of a card and no word about compute: the card is meant to be one's own, whatever `defaultCores` says."""
+        if not vendor.core_resource:
             return False
         given = {**container.requests, **container.limits}
         if vendor.core_resource in given:
@@ -183,10 +186,8 @@ class _Nvidia:
             return CardList(listed.cards, (*listed.problems, f"annotation {PAIR_SCORES} is ignored: {error}"))
 
 
-def _wanted(state: CardState, walk: Walk) -> int:
-    return (
-        wanted_memory(state.card, walk.request) if is_mig(state.card) else walk.request.memory_on(state.card.memory_mib)
-    )
+def _wanted_memory(request: DeviceRequest, card: Card) -> int:
+    return wanted_memory(card, request) if is_mig(card) else request.memory_on(card.memory_mib)
 
 
 def _entry(vendor: Vendor, state: CardState, walk: Walk) -> Entry:
@@ -195,7 +196,7 @@ def _entry(vendor: Vendor, state: CardState, walk: Walk) -> Entry:
         found = instance(state, walk.request, vendor.key, walk.before)
         if found is not None:
             return found
-    return Entry(state.card.uuid, vendor.key, _wanted(state, walk), walk.cores)
+    return Entry(state.card.uuid, vendor.key, _wanted_memory(walk.request, state.card), walk.cores)
 
 
 def _allows_mode(selection: Selection, card: Card) -> bool:
@@ -212,10 +213,6 @@ def _right_mode(state: CardState, walk: Walk) -> Reason | None:
     return None if _allows_mode(walk.selection, state.card) else Reason.CARD_TYPE_MISMATCH
 
 
-def _enough_memory(state: CardState, walk: Walk) -> Reason | None:
-    return None if _wanted(state, walk) <= state.free_memory_mib else Reason.CARD_INSUFFICIENT_MEMORY
-
-
 def _free_instance(state: CardState, walk: Walk) -> Reason | None:
     """A profile that is large enough has a free placement beside what this container already has of the card."""
     if not is_mig(state.card):
@@ -226,27 +223,21 @@ def _free_instance(state: CardState, walk: Walk) -> Reason | None:
     return None if state.used_slots + mine < state.card.slots else Reason.CARD_SLOTS_EXHAUSTED
 
 
-def _checks(vendor: Vendor) -> tuple[Check, ...]:
-    return (
-        healthy,
-        not_cordoned,
-        right_type,
-        _right_mode,
-        right_uuid,
-        free_slot,
-        idle_for_exclusive_policy,
-        within_quota(vendor),
-        _enough_memory,
-        enough_cores,
-        idle_for_whole_compute,
-        compute_left,
-        _free_instance,
-    )
-
-
-def _unplaced_price(vendor: Vendor, request: DeviceRequest, card: Card) -> Charge:
-    memory = wanted_memory(card, request) if is_mig(card) else request.memory_on(card.memory_mib)
-    return Charge(memory, vendor.clamped(request.cores), 1)
+CHECKS = (
+    healthy,
+    not_cordoned,
+    right_type,
+    _right_mode,
+    right_uuid,
+    free_slot,
+    idle_for_exclusive_policy,
+    within_quota,
+    enough_memory,
+    enough_cores,
+    idle_for_whole_compute,
+    compute_left,
+    _free_instance,
+)
 
 
 def _gives_several(state: CardState, selection: Selection) -> bool:
@@ -303,7 +294,7 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
             type_keys=("nvidia.com/use-gputype", "nvidia.com/nouse-gputype"),
             node_lock="hami.io/mutex.lock",
             memory_factor=max(settings.memory_factor, 1),
-            check_list=_checks,
+            checks=CHECKS,
             hooks=Hooks(
                 request=nvidia.request,
                 admit=nvidia.admit,
@@ -311,7 +302,7 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
                 selects=_selects,
                 reservations=_reservations,
                 entry=_entry,
-                unplaced_price=_unplaced_price,
+                wanted_memory=_wanted_memory,
                 gives_several=_gives_several,
                 groups_by_numa=_groups_by_numa,
                 collects_all=_collects_all,

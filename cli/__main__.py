@@ -1,0 +1,27 @@
+"""The `slotwise` command; one file a subcommand."""
+
+import typer
+
+from cli import certs
+from cli.replay import replay
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="slotwise",
+    help="Slotwise places shares of accelerators (GPU, NPU, DCU, MLU …) on Kubernetes, in HAMi's language.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(certs.app, name="certs")
+app.command("replay")(replay)
+
+
+def main() -> None:
+    """Run the command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""What the one write of a pod carries: the allocation as annotations and label of its Binding."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from devices.annotations import encode
+from devices.config import DeviceConfig
+from devices.keys import BIND_PHASE, BIND_TIME, VGPU_NODE, VGPU_TIME, check_binding_metadata, is_label_value
+from devices.model import Allocation, Entry
+from devices.vendor import Vendor
+
+__all__ = ["Carried", "allocation_annotations", "carried", "carries"]
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Annotations and labels of a Binding; the API server merges them into the pod as it sets the node."""
+
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+
+
+def _vendors(allocation: Allocation, config: DeviceConfig) -> list[Vendor]:
+    keys = {entry.vendor for entries in allocation for entry in entries}
+    return [vendor for vendor in config.vendors if vendor.key in keys]
+
+
+def _of(allocation: Allocation, vendor: Vendor) -> Sequence[tuple[Entry, ...]]:
+    return [tuple(entry for entry in entries if entry.vendor == vendor.key) for entries in allocation]
+
+
+def allocation_annotations(allocation: Allocation, config: DeviceConfig, stale: Mapping[str, str]) -> dict[str, str]:
+    """The vendors' annotations. `stale` are the pod's present ones: what an earlier attempt left in a protected key is emptied.
+
+    A merge cannot delete a key, and an empty value reads as "none".
+    """
+    found: dict[str, str] = {}
+    holders = _vendors(allocation, config)
+    for vendor in holders:
+        text = encode(allocation, vendor.key)
+        for key in (vendor.to_allocate, vendor.allocated):
+            if key:
+                found[key] = text
+        if vendor.hooks.annotations is not None:
+            found |= {
+                k: v for k, v in vendor.hooks.annotations(vendor, _of(allocation, vendor)).items() if v or k in stale
+            }
+    for vendor in config.vendors:
+        for key in vendor.protected_annotations:
+            if stale.get(key) and key not in found:
+                found[key] = ""
+    return found
+
+
+def carried(node: str, allocation: Allocation, config: DeviceConfig, stale: Mapping[str, str], now_s: float) -> Carried:
+    """Everything the Binding carries. Raises `BindingMetadataError` for what the API server would store but never take again.
+
+    A node name that is no label value (it may have 253 characters) gives no label.
+    """
+    seconds = str(int(now_s))
+    annotations = {
+        VGPU_NODE: node,
+        VGPU_TIME: seconds,
+        BIND_PHASE: "allocating",
+        BIND_TIME: seconds,
+        **allocation_annotations(allocation, config, stale),
+    }
+    labels = {VGPU_NODE: node} if is_label_value(node) else {}
+    check_binding_metadata(annotations.items(), labels.items())
+    return Carried(annotations, labels)
+
+
+def carries(annotations: Mapping[str, str], allocation: Allocation, config: DeviceConfig) -> bool:
+    """Whether a bound pod carries exactly this allocation (the durable texts, which no plugin changes)."""
+    return all(
+        annotations.get(vendor.allocated) == encode(allocation, vendor.key) for vendor in _vendors(allocation, config)
+    )

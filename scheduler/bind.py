@@ -1,0 +1,283 @@
+"""Binding a pod: its reservation, the node's lock where the plugin needs one, then the one write that carries everything.
+
+Every error path gives back what it took: a definite failure releases reservation and lock; a lost reply holds the cards until a
+read of the pod shows what became of it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Protocol
+
+from devices.errors import BindingMetadataError
+from devices.keys import NODE_LOCK_MODE, POD_GROUP_LABEL
+from devices.kube.errors import Conflict, KubeError, NotFound, OutcomeUnknown
+from devices.kube.protocols import Binder as BindingWriter
+from devices.kube.protocols import JsonObject
+from devices.ledger import Phase, Reservation
+from devices.objects import Pod, pod_of
+from scheduler.allocate import carried, carries
+from scheduler.clock import Clock
+from scheduler.diagnosis import BINDING_FAILED, BINDING_SUCCEED, NORMAL, WARNING, EventText
+from scheduler.engine import Engine, Filtered
+from scheduler.errors import BindError, NodeNotFoundError, PodNotFoundError
+from scheduler.events import EventSink
+from scheduler.nodelock import LockApi, NodeLocks
+
+__all__ = ["BindApi", "BindRequest", "BindSettings", "PodBinder"]
+
+_LOG = logging.getLogger(__name__)
+_READ_RETRY_S = 1.0
+
+
+class BindApi(BindingWriter, LockApi, Protocol):
+    """What binding needs of the API server."""
+
+
+@dataclass(frozen=True, slots=True)
+class BindSettings:
+    """`node_lock`: auto, always or never. `timeout_s`: of the Binding request itself, kept by the API server as well."""
+
+    node_lock: str = "auto"
+    timeout_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class BindRequest:
+    """What kube-scheduler asks."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+
+class PodBinder:
+    """Binds pods. One per engine."""
+
+    def __init__(
+        self, engine: Engine, api: BindApi, locks: NodeLocks, clock: Clock, events: EventSink, settings: BindSettings
+    ) -> None:
+        self._engine = engine
+        self._ledger = engine.ledger
+        self._api = api
+        self._locks = locks
+        self._clock = clock
+        self._events = events
+        self._settings = settings
+        self._unsettled: set[asyncio.Task[None]] = set()
+
+    async def bind(self, request: BindRequest) -> None:
+        """Bind the pod to the node, once. Raises `BindError` with the text for kube-scheduler.
+
+        A caller that goes away before the Binding is sent cancels it; after that its outcome is awaited without the caller.
+        """
+        pod = await self._pod(request)
+        if pod.bound_node:
+            self._check_bound(pod, request.node)
+            return
+        if self._ledger.node_object(request.node) is None:
+            self._ledger.release(request.uid)
+            self._failed(pod, f"failed to get node {request.node}")
+            raise NodeNotFoundError(f'node "{request.node}" not found')
+        try:
+            await self._bind(pod, request.node)
+        except BindError as error:
+            self._failed(pod, str(error))
+            raise
+        message = f"Successfully binding node [{request.node}] to {pod.namespace}/{pod.name}"
+        self._events.emit(pod, EventText(NORMAL, BINDING_SUCCEED, message))
+
+    async def stop(self) -> None:
+        """Stop waiting for outcomes that are still open."""
+        for task in list(self._unsettled):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _pod(self, request: BindRequest) -> Pod:
+        """The pod from the books, else as the API server has it now."""
+        pod = self._ledger.pod(request.uid)
+        if pod is None:
+            try:
+                pod = pod_of(await self._api.get_pod(request.namespace, request.name))
+            except NotFound as error:
+                raise PodNotFoundError(f'pod "{request.name}" not found') from error
+            except KubeError as error:
+                raise BindError(str(error)) from error
+            if pod.uid == request.uid:
+                self._ledger.put_pod(pod, self._clock.now())
+        if pod.uid != request.uid or (pod.namespace, pod.name) != (request.namespace, request.name):
+            self._ledger.release(request.uid)
+            raise PodNotFoundError(f'pod "{request.name}" not found')
+        return pod
+
+    def _check_bound(self, pod: Pod, node: str) -> None:
+        """Repeating a bind is a success only where the pod stands with the cards we have in the books."""
+        reservation, holding = self._ledger.reservation(pod.uid), self._ledger.holding(pod.uid)
+        if pod.bound_node != node:
+            raise BindError(f"pod {pod.namespace}/{pod.name} is already bound to node {pod.bound_node}")
+        ours = reservation.allocation if reservation is not None else holding.allocation if holding is not None else ()
+        if not carries(pod.annotations, ours, self._ledger.config):
+            raise BindError(f"pod {pod.namespace}/{pod.name} is already bound to node {node} with other cards")
+
+    async def _bind(self, pod: Pod, node: str) -> None:
+        reservation = self._reservation(pod, node)
+        keys = self._lock_keys(reservation, node)
+        taken: list[str] = []
+        if reservation is not None:
+            self._ledger.set_phase(pod.uid, Phase.BINDING)
+        try:
+            for key in keys:
+                await self._locks.acquire(pod, node, key, _is_gang(pod))
+                taken.append(key)
+            if reservation is not None and not self._engine.still_good(reservation):
+                raise BindError(
+                    f"the cards reserved for pod {pod.namespace}/{pod.name} on node {node} are no longer available"
+                )
+            body = self._binding(pod, node, reservation)
+        except BaseException as error:  # whatever happens, also a caller that goes away: give back, then pass it on
+            # The locks first: kube-scheduler may be back for this node as soon as it has our answer.
+            await self._beside(self._give_back(pod, node, taken))
+            if isinstance(error, BindingMetadataError):
+                raise BindError(str(error)) from error
+            raise
+        await self._beside(self._send(pod, node, reservation, taken, body))
+
+    def _reservation(self, pod: Pod, node: str) -> Reservation | None:
+        """The pod's reservation on this node; made now where it is gone or elsewhere. None for a pod without devices."""
+        reservation = self._ledger.reservation(pod.uid)
+        if reservation is not None and reservation.node == node:
+            if reservation.phase is not Phase.HELD:
+                raise BindError(f"an earlier binding of pod {pod.namespace}/{pod.name} is not settled yet")
+            return reservation
+        placed = self._engine.place(pod, node, self._clock.now())
+        if isinstance(placed, Reservation):
+            return placed
+        if placed.outcome == "plain":
+            return None
+        raise BindError(_why_not(placed, node))
+
+    def _lock_keys(self, reservation: Reservation | None, node: str) -> list[str]:
+        """Distinct locks of the vendors in the allocation, in the order of the vendors' keys."""
+        if reservation is None or self._settings.node_lock == "never":
+            return []
+        found = self._ledger.node_object(node)
+        if self._settings.node_lock == "auto" and found is not None and found.annotations.get(NODE_LOCK_MODE) == "none":
+            return []
+        holders = {entry.vendor for entries in reservation.allocation for entry in entries}
+        vendors = (self._ledger.config.vendor(key) for key in sorted(holders))
+        return list(dict.fromkeys(v.node_lock for v in vendors if v is not None and v.node_lock))
+
+    def _binding(self, pod: Pod, node: str, reservation: Reservation | None) -> JsonObject:
+        metadata: dict[str, object] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
+        if reservation is not None:
+            seen = self._ledger.pod(pod.uid) or pod
+            extra = carried(node, reservation.allocation, self._ledger.config, seen.annotations, self._clock.now())
+            metadata["annotations"], metadata["labels"] = dict(extra.annotations), dict(extra.labels)
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+
+    async def _send(
+        self, pod: Pod, node: str, reservation: Reservation | None, taken: list[str], body: JsonObject
+    ) -> None:
+        def check() -> None:
+            # The client may have waited for its turn: a reservation that is gone by now must not be bound.
+            if reservation is not None and not self._engine.still_good(reservation):
+                raise BindError(
+                    f"the cards reserved for pod {pod.namespace}/{pod.name} on node {node} are no longer available"
+                )
+
+        try:
+            await self._api.bind(pod.namespace, pod.name, body, self._settings.timeout_s, before_send=check)
+        except OutcomeUnknown as error:
+            await self._lost_reply(pod, node, reservation, taken, error)
+        except Conflict as error:
+            if not await self._was_bound(pod, node, reservation):
+                await self._give_back(pod, node, taken)
+                raise BindError(str(error)) from error
+        except (KubeError, BindError) as error:
+            await self._give_back(pod, node, taken)
+            raise BindError(str(error)) from error
+
+    async def _give_back(self, pod: Pod, node: str, taken: list[str]) -> None:
+        for key in reversed(taken):
+            await self._locks.release(pod, node, key)
+        self._ledger.release(pod.uid)
+
+    async def _was_bound(self, pod: Pod, node: str, reservation: Reservation | None) -> bool:
+        """After a conflict: whether the pod stands on the node with our cards, so that an earlier, lost Binding did it."""
+        try:
+            found = pod_of(await self._api.get_pod(pod.namespace, pod.name))
+        except KubeError:
+            return False
+        allocation = reservation.allocation if reservation is not None else ()
+        same = found.uid == pod.uid and found.bound_node == node
+        return same and carries(found.annotations, allocation, self._ledger.config)
+
+    async def _lost_reply(
+        self, pod: Pod, node: str, reservation: Reservation | None, taken: list[str], error: OutcomeUnknown
+    ) -> None:
+        """Hold the cards until it is known; kube-scheduler waits with us as long as it can be told in time."""
+        self._ledger.set_phase(pod.uid, Phase.UNSETTLED)
+        _LOG.warning("pod %s/%s: the outcome of its binding to %s is open: %s", pod.namespace, pod.name, node, error)
+        await self._clock.wait(asyncio.Event(), self._settings.timeout_s)
+        bound = await self._outcome(pod, node)
+        if bound is None:
+            task = asyncio.create_task(self._settle_later(pod, node, taken), name=f"settle {pod.namespace}/{pod.name}")
+            self._unsettled.add(task)
+            task.add_done_callback(self._unsettled.discard)
+            raise BindError(
+                f"the outcome of binding pod {pod.namespace}/{pod.name} to node {node} is not known yet"
+            ) from error
+        if not bound:
+            await self._give_back(pod, node, taken)
+            raise BindError(f"binding pod {pod.namespace}/{pod.name} to node {node} failed: {error}") from error
+
+    async def _outcome(self, pod: Pod, node: str) -> bool | None:
+        """Whether the pod is bound to the node, by a quorum read; None when it cannot be read."""
+        try:
+            found = pod_of(await self._api.get_pod(pod.namespace, pod.name))
+        except NotFound:
+            return False
+        except KubeError:
+            return None
+        return found.uid == pod.uid and found.bound_node == node
+
+    async def _settle_later(self, pod: Pod, node: str, taken: list[str]) -> None:
+        while (bound := await self._outcome(pod, node)) is None:
+            await self._clock.wait(asyncio.Event(), _READ_RETRY_S)
+        if not bound:
+            await self._give_back(pod, node, taken)
+
+    async def _beside(self, work: Coroutine[object, object, None]) -> None:
+        """Finish `work` even if the caller goes away meanwhile."""
+        task = asyncio.ensure_future(work)
+        self._unsettled.add(task)
+        task.add_done_callback(self._unsettled.discard)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_log_outcome)
+            raise
+
+    def _failed(self, pod: Pod, text: str) -> None:
+        self._events.emit(pod, EventText(WARNING, BINDING_FAILED, text))
+
+
+def _log_outcome(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _LOG.warning("after its caller had gone: %s", error)
+
+
+def _is_gang(pod: Pod) -> bool:
+    group = pod.spec.scheduling_group
+    return bool(pod.labels.get(POD_GROUP_LABEL)) or bool(group is not None and group.pod_group_name)
+
+
+def _why_not(placed: Filtered, node: str) -> str:
+    if placed.error:
+        return placed.error
+    return f"node {node}: {(placed.failed or {}).get(node, 'the pod does not fit any more')}"

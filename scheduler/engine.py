@@ -1,0 +1,251 @@
+"""The extender's decisions over the ledger: filter reserves in the same step in which it decides. No HTTP, no waiting.
+
+`now_s` is given by the caller, so that a recorded history replays the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from devices.errors import MalformedValue, WeightsError
+from devices.ledger import Ledger, Phase, Reservation
+from devices.model import NO_CHARGE, Allocation
+from devices.objects import Node, Pod
+from devices.requests import PodRequest, pod_request
+from scheduler.ask import Ask, Defaults, ask_of
+from scheduler.diagnosis import FILTERING_FAILED, WARNING, EventText, failure_events, success_event, unresolvable
+from scheduler.evaluate import Headrooms
+from scheduler.pipeline import Decision, Pipeline
+from scheduler.quota_notes import quota_notes
+from scheduler.ring import Ring
+
+__all__ = ["Engine", "Filtered"]
+
+YIELDS_AFTER_S = 30.0
+"""A reservation this old whose pod kube-scheduler calls unschedulable gives way to another pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """The answer of a filter call. `nodes` None: nothing fits, see `failed`; `error`: the call itself failed."""
+
+    nodes: tuple[str, ...] | None = None
+    failed: Mapping[str, str] | None = None
+    unresolvable: Mapping[str, str] | None = None
+    error: str = ""
+    decision: Decision | None = None
+    allocation: Allocation | None = None
+    events: tuple[EventText, ...] = ()
+    outcome: str = "fit"
+    """For log and metrics: fit, plain, nofit, bound, held, malformed, gone."""
+
+
+class Engine:
+    """Decides and reserves. One per ledger; its methods never wait, so each is atomic between two awaits of the caller."""
+
+    def __init__(self, ledger: Ledger, defaults: Defaults, ring: Ring | None = None, shapes: int = 256) -> None:
+        self.ledger = ledger
+        self.ring = ring if ring is not None else Ring()
+        self._defaults = defaults
+        self._pipeline = Pipeline(ledger.config, shapes)
+
+    def filter(self, pod: Pod, names: Sequence[str], now_s: float) -> Filtered:
+        """Choose one of the named nodes and reserve its cards for the pod."""
+        asked = self._asked(pod, now_s)
+        if isinstance(asked, Filtered):
+            return asked
+        if asked is None:
+            return Filtered(nodes=tuple(names), outcome="plain")
+        settled = self._settled(pod, names)
+        if settled is not None:
+            return settled
+        self.ledger.answer(pod, now_s)
+        decision = self._decide(asked, pod, names)
+        if decision.fit is None and self._make_way(pod, names, now_s):
+            decision = self._decide(asked, pod, names)
+        self.ring.record(pod, decision, now_s)
+        if decision.node is None or decision.fit is None:
+            return self._refused(pod, decision)
+        self.ledger.reserve(pod, decision.node.name, decision.fit.allocation, now_s)
+        return Filtered((decision.node.name,), decision=decision, allocation=decision.fit.allocation)
+
+    def feasible(self, pod: Pod, names: Sequence[str], now_s: float) -> Filtered:
+        """Every named node that fits, nothing reserved: for `--node-choice=scheduler`, where the cards are chosen at bind."""
+        asked = self._asked(pod, now_s)
+        if isinstance(asked, Filtered):
+            return asked
+        if asked is None:
+            return Filtered(nodes=tuple(names), outcome="plain")
+        settled = self._settled(pod, names)
+        if settled is not None:
+            return settled
+        self.ledger.answer(pod, now_s)
+        decision = self._decide(asked, pod, names).complete()
+        self.ring.record(pod, decision, now_s)
+        if decision.node is None:
+            return self._refused(pod, decision)
+        fitting = decision.fitting
+        return Filtered(
+            tuple(name for name in dict.fromkeys(names) if name in fitting),
+            failed=decision.failed,
+            unresolvable=unresolvable(decision),
+            decision=decision,
+        )
+
+    def simulate(self, pod: Pod, nodes: Sequence[Node], names: Sequence[str]) -> Filtered:
+        """Every node that fits, among known names and nodes given whole; the books, the ring and the pod stay untouched.
+
+        A node the ledger knows is taken as it is now, with its tenants; any other as the object says, empty. The pod's own
+        reservation is left out of account only in its own real filter, so here it counts like any other.
+        """
+        try:
+            ask = ask_of(pod, self.ledger.config, self._defaults)
+        except (MalformedValue, WeightsError) as error:
+            return Filtered(error=str(error), outcome="malformed")
+        offered = [*names, *(node.name for node in nodes)]
+        if not ask.request.asks:
+            return Filtered(nodes=tuple(offered), outcome="plain")
+        known = set(self.ledger.node_names())
+        made_up = {node.name: self.ledger.simulated(node) for node in nodes if node.name not in known}
+        decision = self._pipeline.decide(
+            ask,
+            offered,
+            lambda name: made_up[name] if name in made_up else self.ledger.state(name),
+            self._headrooms(pod.namespace, ask.request),
+            self.ledger.largest_memory_mib,
+        ).complete()
+        fitting = decision.fitting
+        return Filtered(
+            tuple(name for name in dict.fromkeys(offered) if name in fitting) or None,
+            failed=decision.failed,
+            unresolvable=unresolvable(decision),
+            decision=decision,
+            outcome="fit" if fitting else "nofit",
+        )
+
+    def place(self, pod: Pod, node: str, now_s: float) -> Reservation | Filtered:
+        """Reserve cards on exactly this node, for a bind whose reservation is gone or on another node."""
+        found = self.filter(pod, [node], now_s)
+        reservation = self.ledger.reservation(pod.uid)
+        return reservation if found.allocation is not None and reservation is not None else found
+
+    def still_good(self, reservation: Reservation) -> bool:
+        """Whether the reserved cards may still be bound: there, healthy, not cordoned, and with all tenants within their limits."""
+        state = self.ledger.state(reservation.node)
+        if state is None or self.ledger.reservation(reservation.uid) is None:
+            return False
+        cards = {(s.card.vendor, s.card.uuid): s for s in state.cards}
+        for entries in reservation.allocation:
+            for entry in entries:
+                found = cards.get((entry.vendor, entry.uuid))
+                if found is None or not found.healthy or found.cordoned:
+                    return False
+                if found.used_slots > found.card.slots or found.used_memory_mib > found.card.memory_mib:
+                    return False
+        return True
+
+    def scores(self, pod: Pod, names: Sequence[str]) -> dict[str, int]:
+        """0 to 10 per named node, 10 for the one the node policy prefers: what `/prioritize` answers."""
+        ask = ask_of(pod, self.ledger.config, self._defaults)
+        states = {name: state.score for name in names if (state := self.ledger.state(name)) is not None}
+        low, high = min(states.values(), default=0.0), max(states.values(), default=0.0)
+        scores = {}
+        for name in names:
+            share = 0.0 if name not in states or high == low else (states[name] - low) / (high - low)
+            scores[name] = round(10 * (1 - share if ask.node_policy == "spread" else share)) if name in states else 0
+        return scores
+
+    def events(self, filtered: Filtered, event_nodes: int) -> tuple[EventText, ...]:
+        """The Events of a filter call; with up to `event_nodes` offered nodes the rest is evaluated for a complete text."""
+        decision = filtered.decision
+        if decision is None or filtered.events:
+            return filtered.events
+        if decision.offered <= event_nodes:
+            decision.complete()
+        warnings = tuple(EventText(WARNING, "UnknownPolicy", text) for text in decision.ask.warnings)
+        return (*warnings, success_event(decision))
+
+    def _asked(self, pod: Pod, now_s: float) -> Ask | Filtered | None:
+        """The pod's ask, None for a pod without devices, or the answer that ends the call."""
+        try:
+            request = pod_request(pod, self.ledger.config.vendors)
+            if not request.asks:
+                return None
+            if self.ledger.is_gone(pod.uid):
+                return Filtered(error=f'pod "{pod.name}" not found', outcome="gone")
+            return ask_of(pod, self.ledger.config, self._defaults)
+        except WeightsError as error:
+            text = f"calcScore failed {error} for pod {pod.name}"
+        except MalformedValue as error:
+            text = str(error)
+        reservation = self.ledger.reservation(pod.uid)
+        if reservation is None or reservation.phase is Phase.HELD:
+            self.ledger.answer(pod, now_s)
+        return Filtered(error=text, events=(EventText(WARNING, FILTERING_FAILED, text),), outcome="malformed")
+
+    def _settled(self, pod: Pod, names: Sequence[str]) -> Filtered | None:
+        """The answer for a pod whose node is decided already: bound, or with a Binding under way."""
+        seen = self.ledger.pod(pod.uid)
+        bound = pod.bound_node or (seen.bound_node if seen is not None else "")
+        if bound:
+            return self._only(bound, names, f"the pod is already bound to node {bound}", "bound")
+        reservation = self.ledger.reservation(pod.uid)
+        if reservation is not None and reservation.phase is not Phase.HELD:
+            text = f"the pod's earlier binding to node {reservation.node} is not settled yet"
+            return self._only(reservation.node, names, text, "held")
+        return None
+
+    @staticmethod
+    def _only(node: str, names: Sequence[str], why: str, outcome: str) -> Filtered:
+        if node in names:
+            return Filtered((node,), outcome=outcome)
+        return Filtered(failed=dict.fromkeys(names, why), unresolvable={}, outcome=outcome)
+
+    def _decide(self, ask: Ask, pod: Pod, names: Sequence[str]) -> Decision:
+        return self._pipeline.decide(
+            ask, names, self.ledger.state, self._headrooms(pod.namespace, ask.request), self.ledger.largest_memory_mib
+        )
+
+    def _headrooms(self, namespace: str, request: PodRequest) -> Headrooms:
+        limits = self.ledger.limits(namespace)
+        if not limits:
+            return {}
+        used = self.ledger.used(namespace)
+        values = {name: limit.value for name, limit in limits.items()}
+        found = {}
+        for vendor in self.ledger.config.vendors:
+            if vendor.key in request.vendors:
+                headroom = vendor.headroom_of(values, used.get(vendor.key, NO_CHARGE))
+                if headroom is not None:
+                    found[vendor.key] = headroom
+        return found
+
+    def _make_way(self, pod: Pod, names: Sequence[str], now_s: float) -> bool:
+        """Release old reservations of pods that kube-scheduler cannot place, where they stand in this pod's way."""
+        offered = set(names)
+        stale = [
+            r.uid
+            for r in self.ledger.reservations()
+            if r.uid != pod.uid
+            and r.phase is Phase.HELD
+            and now_s - r.made_at_s > YIELDS_AFTER_S
+            and self._in_the_way(r, pod, offered)
+        ]
+        for uid in sorted(stale):
+            self.ledger.release(uid)
+        return bool(stale)
+
+    def _in_the_way(self, reservation: Reservation, pod: Pod, offered: set[str]) -> bool:
+        holder = self.ledger.pod(reservation.uid)
+        if holder is None or not holder.is_unschedulable:
+            return False
+        return reservation.node in offered or holder.namespace == pod.namespace
+
+    def _refused(self, pod: Pod, decision: Decision) -> Filtered:
+        notes = (*decision.ask.warnings, *quota_notes(self.ledger, pod, decision))
+        return Filtered(
+            failed=decision.failed,
+            unresolvable=unresolvable(decision),
+            decision=decision,
+            events=failure_events(decision, notes),
+            outcome="nofit",
+        )

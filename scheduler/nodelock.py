@@ -1,0 +1,237 @@
+"""The node lock: one pod at a time while a node's device plugin needs to know whose cards it hands out.
+
+Waiters of a node are served in arrival order and woken by the lock's release. Every write carries the node's resourceVersion, so a
+lock taken in between is never overwritten (HAMi v2.10 wire contract, node lock).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from devices.errors import LockError
+from devices.keys import BIND_PHASE
+from devices.kube.errors import Conflict, KubeError, NotFound, OutcomeUnknown
+from devices.kube.protocols import JsonObject, NodePatcher, NodeReader, PodReader
+from devices.node_lock import LockValue, parse, rfc3339, seconds_of
+from devices.objects import Pod, node_of, pod_of
+from scheduler.clock import Clock
+from scheduler.errors import LockContentionError, LockFailedError
+from serving.flags import duration_text
+
+__all__ = ["LockApi", "LockSettings", "NodeLocks"]
+
+_LOG = logging.getLogger(__name__)
+_RETRIES = 5
+_FIRST_RETRY_S = 0.1
+_STRATEGY = "{Duration:100ms Factor:2 Jitter:0.5 Steps:5 Cap:0s}"
+
+
+class LockApi(NodeReader, NodePatcher, PodReader, Protocol):
+    """What locking needs of the API server."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockSettings:
+    """`expiry_s`: a lock older than this is nobody's. `wait_s`, `gang_wait_s`: how long ordinary pods and gang members wait."""
+
+    expiry_s: float = 300.0
+    wait_s: float = 2.0
+    gang_wait_s: float = 28.0
+
+
+@dataclass(slots=True)
+class _Node:
+    """Waiters of one node in arrival order, and what wakes the first of them."""
+
+    queue: deque[asyncio.Event]
+    changed: asyncio.Event
+
+
+class NodeLocks:
+    """Takes and gives back node locks on behalf of pods."""
+
+    def __init__(self, api: LockApi, clock: Clock, settings: LockSettings) -> None:
+        self._api = api
+        self._clock = clock
+        self._settings = settings
+        self._nodes: dict[str, _Node] = {}
+        self._first_seen: dict[tuple[str, str], float] = {}
+
+    def node_changed(self, name: str) -> None:
+        """The watch has shown the node: whoever waits for its lock looks again."""
+        waiting = self._nodes.get(name)
+        if waiting is not None:
+            waiting.changed.set()
+
+    async def acquire(self, pod: Pod, node: str, key: str, gang: bool) -> None:
+        """Take the lock `key` of the node for the pod, waiting for whoever has it.
+
+        Raises `LockContentionError` when the wait ends, `LockFailedError` for every other failure; then nothing is held.
+        """
+        patient = gang and self._settings.gang_wait_s > 0
+        patience_s = self._settings.gang_wait_s if patient else self._settings.wait_s
+        deadline = self._clock.now() + patience_s
+        waiting = self._nodes.setdefault(node, _Node(deque(), asyncio.Event()))
+        turn = asyncio.Event()
+        waiting.queue.append(turn)
+        if waiting.queue[0] is turn:
+            turn.set()
+        try:
+            if not await self._clock.wait(turn, deadline - self._clock.now()):
+                raise LockContentionError(self._contention(node))
+            await self._attempts(pod, node, key, waiting, deadline)
+        except LockContentionError as error:
+            if patient:
+                waited = duration_text(patience_s)
+                raise LockContentionError(
+                    f"timed out after {waited} waiting for node {node} to be unlocked: node lock contention"
+                ) from error
+            raise
+        finally:
+            waiting.queue.remove(turn)
+            if waiting.queue:
+                waiting.queue[0].set()
+            elif self._nodes.get(node) is waiting:
+                del self._nodes[node]
+
+    async def _attempts(self, pod: Pod, node: str, key: str, waiting: _Node, deadline: float) -> None:
+        while True:
+            waiting.changed.clear()
+            try:
+                return await self._attempt(pod, node, key)
+            except LockContentionError:
+                if not await self._clock.wait(waiting.changed, deadline - self._clock.now()):
+                    raise
+
+    def _contention(self, node: str) -> str:
+        return f"node {node} has been locked within {duration_text(self._settings.expiry_s)}: node lock contention"
+
+    async def _attempt(self, pod: Pod, node: str, key: str) -> None:
+        """Read, judge, set; again after a conflict or a lost reply, which leave it open whose lock it is."""
+        cause: Exception | None = None
+        mine = LockValue(self._clock.now(), pod.namespace, pod.name).text()
+        for tries in range(_RETRIES):
+            if tries:
+                await self._clock.wait(asyncio.Event(), _FIRST_RETRY_S * 2 ** (tries - 1))
+            try:
+                text, revision = await self._read(node, key)
+                if text == mine or (text and await self._is_own(text, pod)):
+                    return
+                if text and not await self._is_free_to_take(text, pod, node):
+                    raise LockContentionError(
+                        self._contention(node) if not tries else f"node {node} is locked: node lock contention"
+                    )
+                await self._api.patch_node(node, _patch(key, mine, revision))
+            except (Conflict, OutcomeUnknown) as error:
+                cause = error
+            except KubeError as error:
+                raise LockFailedError(f"failed to set node lock (node={node}): {error}") from error
+            else:
+                self._forget(node)
+                return
+        raise LockFailedError(f"failed to set node lock (node={node}, retry strategy={_STRATEGY}): {cause}") from cause
+
+    async def _read(self, node: str, key: str) -> tuple[str, str]:
+        document = await self._api.get_node(node)
+        found = node_of(document)
+        return found.annotations.get(key, ""), found.metadata.resource_version
+
+    async def _is_own(self, text: str, pod: Pod) -> bool:
+        """A lock of this very pod; one older than the pod is its predecessor's of the same name."""
+        try:
+            value = parse(text)
+            created = seconds_of(pod.metadata.creation_timestamp) if pod.metadata.creation_timestamp else 0.0
+        except LockError:
+            return False
+        return value.is_of(pod.namespace, pod.name) and value.at_s >= created
+
+    async def _is_free_to_take(self, text: str, pod: Pod, node: str) -> bool:
+        """Whether the lock found is nobody's: unreadable, expired, or of an owner who cannot need it any more."""
+        try:
+            value = parse(text)
+        except LockError as error:
+            _LOG.warning("node %s: its lock is taken for expired: %s", node, error)
+            return True
+        if self._age_s(node, text, value) > self._settings.expiry_s:
+            return True
+        if not value.names_owner:
+            return False
+        if value.is_of(pod.namespace, pod.name):
+            return True
+        return await self._is_abandoned(value, node)
+
+    def _age_s(self, node: str, text: str, value: LockValue) -> float:
+        """From the lock's own time; from when we first saw it where that time lies ahead of our clock."""
+        now = self._clock.now()
+        if value.at_s <= now:
+            return now - value.at_s
+        return now - self._first_seen.setdefault((node, text), now)
+
+    def _forget(self, node: str) -> None:
+        for seen in [seen for seen in self._first_seen if seen[0] == node]:
+            del self._first_seen[seen]
+
+    async def _is_abandoned(self, value: LockValue, node: str) -> bool:
+        try:
+            owner = pod_of(await self._api.get_pod(value.namespace, value.name))
+        except NotFound:
+            return True
+        if owner.is_finished or owner.annotations.get(BIND_PHASE) in ("success", "failed"):
+            return True
+        return bool(owner.bound_node) and owner.bound_node != node
+
+    async def release(self, pod: Pod, node: str, key: str) -> None:
+        """Give the lock back if it is this pod's. A failure is logged: the lock then goes with its expiry or its owner's end."""
+        for tries in range(_RETRIES):
+            if tries:
+                await self._clock.wait(asyncio.Event(), _FIRST_RETRY_S * 2 ** (tries - 1))
+            try:
+                text, revision = await self._read(node, key)
+                if not text or not await self._is_own(text, pod):
+                    return
+                await self._api.patch_node(node, _patch(key, None, revision))
+            except NotFound:
+                return
+            except (Conflict, OutcomeUnknown):
+                continue
+            except KubeError as error:
+                _LOG.warning("node %s: its lock could not be given back: %s", node, error)
+                return
+            else:
+                return
+        _LOG.warning("node %s: its lock could not be given back in %d tries", node, _RETRIES)
+
+    async def sweep(self, locks: Mapping[str, tuple[str, str]]) -> int:
+        """Remove locks (node → key, value) whose owner cannot need them any more; answers how many were removed."""
+        removed = 0
+        for node, (key, text) in sorted(locks.items()):
+            try:
+                value = parse(text)
+                if not value.names_owner or not await self._is_abandoned(value, node):
+                    continue
+                present, revision = await self._read(node, key)
+                if present == text:
+                    await self._api.patch_node(node, _patch(key, None, revision))
+                    removed += 1
+                    _LOG.info(
+                        "node %s: removed the lock of %s/%s (taken %s)",
+                        node,
+                        value.namespace,
+                        value.name,
+                        rfc3339(value.at_s),
+                    )
+            except LockError:
+                continue
+            except KubeError as error:
+                _LOG.warning("node %s: its stale lock stays for now: %s", node, error)
+        return removed
+
+
+def _patch(key: str, value: str | None, revision: str) -> JsonObject:
+    metadata: dict[str, object] = {"annotations": {key: value}}
+    if revision:
+        metadata["resourceVersion"] = revision
+    return {"metadata": metadata}

@@ -1,0 +1,123 @@
+"""The last decisions, kept for people who ask why: which cards were looked at, with which scores, and what refused them."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from devices.objects import Pod
+from scheduler.ask import Ask
+from scheduler.diagnosis import unresolvable
+from scheduler.evaluate import sort_scores
+from scheduler.pipeline import Decision
+from scheduler.policies import card_order
+
+__all__ = ["Recorded", "Ring", "described"]
+
+_NODES_SHOWN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One decision with the pod it was for and when."""
+
+    namespace: str
+    name: str
+    uid: str
+    at_s: float
+    decision: Decision
+
+
+class Ring:
+    """At most `size` decisions, the newest per pod."""
+
+    def __init__(self, size: int = 512) -> None:
+        self._size = size
+        self._kept: OrderedDict[tuple[str, str], Recorded] = OrderedDict()
+
+    def record(self, pod: Pod, decision: Decision, now_s: float) -> None:
+        """Keep a decision; the oldest goes when the ring is full. States in it are frozen, so keeping them costs no copy."""
+        key = (pod.namespace, pod.name)
+        self._kept.pop(key, None)
+        self._kept[key] = Recorded(pod.namespace, pod.name, pod.uid, now_s, decision)
+        if len(self._kept) > self._size:
+            self._kept.popitem(last=False)
+
+    def of(self, namespace: str, name: str) -> Recorded | None:
+        """The newest decision for a pod of this name."""
+        return self._kept.get((namespace, name))
+
+
+def described(recorded: Recorded) -> dict[str, object]:
+    """A decision as JSON: per card of the chosen node the score and place in the walk of the first asking container."""
+    decision = recorded.decision
+    hopeless = unresolvable(decision)
+    failed = sorted(decision.failed.items())
+    return {
+        "namespace": recorded.namespace,
+        "pod": recorded.name,
+        "uid": recorded.uid,
+        "time": recorded.at_s,
+        "node": decision.node.name if decision.node is not None else None,
+        "offered": decision.offered,
+        "evaluated": decision.evaluated,
+        "cardPolicy": decision.ask.card_policy,
+        "nodePolicy": decision.ask.node_policy,
+        "containers": _containers(decision),
+        "cards": _cards(decision, decision.ask),
+        "fitting": dict(sorted(decision.fitting.items())[:_NODES_SHOWN]),
+        "failed": [
+            {"node": name, "reasons": text, "unresolvable": name in hopeless} for name, text in failed[:_NODES_SHOWN]
+        ],
+        "failedNotShown": max(len(failed) - _NODES_SHOWN, 0),
+        "warnings": list(decision.ask.warnings),
+    }
+
+
+def _containers(decision: Decision) -> list[dict[str, object]]:
+    allocation = decision.fit.allocation if decision.fit is not None else ()
+    rows: list[dict[str, object]] = []
+    for position, container in enumerate(decision.ask.request.containers):
+        entries = allocation[position] if allocation else ()
+        rows.append(
+            {
+                "name": container.name,
+                "role": container.role.value,
+                "requests": [
+                    {
+                        "vendor": d.vendor,
+                        "count": d.count,
+                        "memoryMiB": d.memory_mib,
+                        "percentage": d.percentage,
+                        "cores": d.cores,
+                    }
+                    for d in container.devices
+                ],
+                "cards": [
+                    {"uuid": e.uuid, "vendor": e.vendor, "memoryMiB": e.memory_mib, "cores": e.cores} for e in entries
+                ],
+            }
+        )
+    return rows
+
+
+def _cards(decision: Decision, ask: Ask) -> list[dict[str, object]]:
+    if decision.node is None:
+        return []
+    states = list(reversed(decision.node.cards))
+    devices = next((c.devices for c in ask.request.containers if c.devices), ())
+    scores = sort_scores(states, ask, devices)
+    walk = card_order(states, scores, ask.card_policy, numa_bind=False)
+    return [
+        {
+            "node": decision.node.name,
+            "uuid": state.card.uuid,
+            "score": scores[state.card.vendor, state.card.uuid],
+            "place": place,
+            "usedSlots": state.used_slots,
+            "usedMemoryMiB": state.used_memory_mib,
+            "usedCores": state.used_cores,
+            "memoryMiB": state.card.memory_mib,
+            "healthy": state.healthy,
+            "cordoned": state.cordoned,
+        }
+        for place, state in enumerate(walk)
+    ]
