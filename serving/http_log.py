@@ -27,6 +27,4 @@ class HttpLog(logging.LoggerAdapter[logging.Logger]):
         if isinstance(exc_info, HttpProcessingError):
             self.info("broken HTTP: " + str(msg) + ": %s", *args, " ".join(exc_info.message.split()))
             return
-        super().exception(
-            msg, *args, exc_info=exc_info, stack_info=stack_info, stacklevel=stacklevel + 1, extra=extra
-        )
+        super().exception(msg, *args, exc_info=exc_info, stack_info=stack_info, stacklevel=stacklevel + 1, extra=extra)

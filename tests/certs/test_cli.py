@@ -5,6 +5,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from typer.testing import CliRunner, Result
 
 from certs.files import write_pair
@@ -214,3 +217,23 @@ def test_help_teaches_by_example(command: str) -> None:
     shown = done(command, "--help")
     assert f"slotwise certs {command} " in shown
     assert "Example" in shown
+
+
+def test_show_names_other_kinds_of_keys(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    lines = []
+    for key in (rsa.generate_private_key(65537, 2048), ed25519.Ed25519PrivateKey.generate()):
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([]))
+            .issuer_name(x509.Name([]))
+            .public_key(key.public_key())
+            .serial_number(1)
+            .not_valid_before(now)
+            .not_valid_after(now)
+            .sign(key, hashes.SHA256() if isinstance(key, rsa.RSAPrivateKey) else None)
+        )
+        file = tmp_path / "other.crt"
+        file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        lines += [line for line in done("show", file).splitlines() if line.startswith("key: ")]
+    assert lines == ["key: RSA 2048", "key: Ed25519"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
@@ -227,3 +227,42 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
         write_atomically(target, b"new", mode=0o600)  # a file cannot replace a folder
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
     assert (target / "kept").exists()
+
+
+def test_a_ca_made_elsewhere_without_a_key_id_can_sign() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "elsewhere")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(NOW)
+        .not_valid_after(NOW + timedelta(days=9))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    leaf = issue_serving(Pair(certificate, key), ["a.b"], now=NOW, days=1).certificate
+    leaf.verify_directly_issued_by(certificate)
+    authority = leaf.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+    assert authority == x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
+
+
+def test_hosts_that_cannot_be_read_are_an_error_and_none_is_not() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    plain = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([]))
+        .issuer_name(x509.Name([]))
+        .public_key(key.public_key())
+        .serial_number(0xAB)
+        .not_valid_before(NOW)
+        .not_valid_after(NOW + timedelta(days=1))
+    )
+    garbled = plain.add_extension(x509.UnrecognizedExtension(x509.SubjectAlternativeName.oid, b"xx"), critical=False)
+    assert hosts_of(plain.sign(key, hashes.SHA256())) == ()
+    with pytest.raises(PemError, match="serial ab: unreadable extensions"):
+        hosts_of(garbled.sign(key, hashes.SHA256()))
+    with pytest.raises(PemError, match="is no CA certificate"):
+        read_ca(plain.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), "x.crt")

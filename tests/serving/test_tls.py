@@ -272,3 +272,20 @@ async def test_files_swapped_under_load_drop_no_request(tls: Tls) -> None:
         if sample.name == "slotwise_http_requests_total"
     }
     assert codes == {"200"}
+
+
+@on_uvloop
+async def test_idle_tls_connections_close_when_draining(tls: Tls) -> None:
+    plain = Plain()
+
+    async def hello(request: web.Request) -> web.Response:
+        return web.Response()
+
+    plain.app.router.add_get("/hello", hello)
+    context = server_context(tls.certificate, tls.key)
+    async with (
+        running([plain.listener(ssl_context=context)], drain_timeout_s=3600.0) as server,
+        ClientSession(connector=TCPConnector(ssl=tls.client_context())) as client,
+    ):
+        assert (await client.get(server.url("/hello", scheme="https"))).status == 200
+        await server.stopped()
