@@ -234,6 +234,11 @@ class Ledger:
         """What could not be read of each node's registration."""
         return {name: book.problems for name, book in sorted(self._nodes.items()) if book.problems}
 
+    def problems_of(self, name: str) -> tuple[str, ...]:
+        """What could not be read of one node's registration."""
+        book = self._nodes.get(name)
+        return book.problems if book else ()
+
     def state(self, name: str) -> NodeState | None:
         """The node at this moment; None when it is unknown or offers no card."""
         book = self._nodes.get(name)
@@ -306,6 +311,8 @@ class Ledger:
             if pod.is_finished or not self._matters(pod):
                 return
             book = self._pods[pod.uid] = _PodBook(pod, now_s)
+        elif _revision(pod) < _revision(book.pod):
+            return  # a read of ours has shown a newer version already
         else:
             book.pod = pod
         if pod.is_finished:

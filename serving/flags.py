@@ -1,8 +1,26 @@
-"""Flag values as HAMi's command line takes them: Go durations and booleans, and durations printed as Go prints them."""
+"""Command lines as HAMi's takes them: Go durations and booleans, either spelling of a flag, and the flags both services have."""
 
+import argparse
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
-__all__ = ["boolean", "duration", "duration_text", "labels"]
+__all__ = [
+    "add_bool_flag",
+    "add_cluster_flags",
+    "add_log_flags",
+    "address",
+    "boolean",
+    "duration",
+    "duration_text",
+    "hyphened",
+    "labels",
+    "names",
+    "seconds",
+    "value",
+]
+
+T = TypeVar("T")
 
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
@@ -60,3 +78,84 @@ def labels(text: str) -> dict[str, str]:
                 raise ValueError(f"{part!r} is not a label: expected key=value, several of them joined by commas")
             found[key.strip()] = value.strip()
     return found
+
+
+def names(text: str) -> frozenset[str]:
+    """`a,b` as a set; blanks around and empty parts do not count."""
+    return frozenset(name for name in (part.strip() for part in text.split(",")) if name)
+
+
+def seconds(text: str) -> float:
+    """Seconds as a plain number or a Go duration."""
+    return float(text) if text.isascii() and text.isdigit() else duration(text)
+
+
+def address(text: str) -> tuple[str, int]:
+    """`host:port`, `[v6]:port` or `:port` (all interfaces). Raises `ValueError` saying what is accepted."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ValueError(f"{text!r} is not an address: expected host:port or :port with a port of 0 to 65535")
+    return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
+
+
+def value(read: Callable[[str], T]) -> Callable[[str], T]:
+    """An argparse type whose error is the reader's own text."""
+
+    def convert(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
+
+
+def hyphened(argument: str) -> str:
+    """`--cert_file=x` as `--cert-file=x`: both spellings are in use."""
+    if not argument.startswith("--"):
+        return argument
+    name, equals, rest = argument.partition("=")
+    return name.replace("_", "-") + equals + rest
+
+
+def add_bool_flag(group: "argparse._ArgumentGroup", flag: str, default: bool, text: str) -> None:
+    """A Go boolean flag: `--flag` and `--flag=true` mean the same."""
+    shown = f"{text} (default {'true' if default else 'false'})"
+    group.add_argument(flag, type=value(boolean), nargs="?", const=True, default=default, metavar="BOOL", help=shown)
+
+
+def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
+    """How the API server is reached, which nodes count, and what the accelerator families are called."""
+    cluster = parser.add_argument_group("cluster")
+    cluster.add_argument(
+        "--device-config-file", default="", metavar="FILE", help="accelerator families, YAML (default: shipped values)"
+    )
+    cluster.add_argument(
+        "--node-label-selector",
+        type=value(labels),
+        default={},
+        metavar="K=V,K=V",
+        help="only nodes with all these labels count",
+    )
+    cluster.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config, then in-cluster")
+    cluster.add_argument(
+        "--kube-qps", type=float, default=500.0, help="API requests a second, 0 for no limit (default 500)"
+    )
+    cluster.add_argument("--kube-burst", type=int, default=1000, help="API requests at once (default 1000)")
+    cluster.add_argument(
+        "--kube-timeout", type=value(seconds), default=0.0, metavar="SECONDS", help="longest API call (default 0: 30 s)"
+    )
+
+
+def add_log_flags(parser: argparse.ArgumentParser) -> None:
+    """`--debug`, and klog's verbosity, of which 4 and above mean the same."""
+    add_bool_flag(parser.add_argument_group("log"), "--debug", False, "log more")
+    parser.add_argument(
+        "-v",
+        "--v",
+        dest="verbosity",
+        type=int,
+        default=0,
+        metavar="N",
+        help="klog verbosity; 4 and above log as --debug",
+    )

@@ -278,7 +278,8 @@ class Reflector(Generic[T]):
         )
         async with aclosing(pages):
             async for page in pages:
-                version = page.resource_version
+                # All pages are of one snapshot. Were they not, changes since the first would come with the watch.
+                version = version or page.resource_version
                 try:
                     raws = self._pages.decode(page.raw).items or []
                 except msgspec.MsgspecError as error:

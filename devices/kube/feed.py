@@ -1,0 +1,215 @@
+"""The ledger kept equal to the cluster: pods, nodes and quotas followed by reflectors, overdue reservations released."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter
+
+from devices.kube.consumer import ListWatch
+from devices.kube.freshness import Freshness, OwnPod
+from devices.kube.metrics import ReflectorMetrics
+from devices.kube.protocols import PodPatcher
+from devices.kube.reflector import Reflector, ReflectorSettings
+from devices.kube.resources import NODES, PODS, RESOURCE_QUOTAS
+from devices.kube.seen import SeenObject
+from devices.ledger import Ledger
+from devices.objects import Node, Pod, Quota, decode_node, decode_pod, decode_quota
+
+__all__ = ["FeedApi", "LedgerFeed"]
+
+_LOG = logging.getLogger(__name__)
+_EXPIRE_EVERY_S = 5.0
+
+Listener = Callable[[str], None]
+
+
+class FeedApi(ListWatch, PodPatcher, Protocol):
+    """What following the cluster needs of the API server."""
+
+
+class _Pods:
+    def __init__(self, ledger: Ledger, now: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._now = now
+
+    def known(self) -> Mapping[str, object]:
+        return {pod.uid: None for pod in self._ledger.pods()}
+
+    def replace(self, items: Sequence[Pod]) -> None:
+        for uid in self.known().keys() - {pod.uid for pod in items}:
+            self._ledger.delete_pod(uid)
+        for pod in items:
+            self.put(pod)
+
+    def put(self, item: Pod) -> None:
+        self._ledger.put_pod(item, self._now())
+
+    def delete(self, gone: SeenObject) -> None:
+        self._ledger.delete_pod(gone.uid)
+
+
+class _Nodes:
+    """Nodes are kept by name; the API server speaks of UIDs."""
+
+    def __init__(self, ledger: Ledger, changed: Sequence[Listener], gone: Sequence[Listener]) -> None:
+        self._ledger = ledger
+        self._changed = changed
+        self._gone = gone
+        self._names: dict[str, str] = {}
+        self._problems: dict[str, tuple[str, ...]] = {}
+
+    def known(self) -> Mapping[str, object]:
+        return self._names
+
+    def replace(self, items: Sequence[Node]) -> None:
+        names = {node.name for node in items}
+        for name in [name for name in self._ledger.node_names() if name not in names]:
+            self._delete(name)
+        self._names.clear()
+        for node in items:
+            self.put(node)
+
+    def put(self, item: Node) -> None:
+        self._names[item.metadata.uid] = item.name
+        self._ledger.put_node(item)
+        self._report(item.name)
+        for listener in self._changed:
+            listener(item.name)
+
+    def delete(self, gone: SeenObject) -> None:
+        name = self._names.pop(gone.uid, None)
+        # A node made again under the same name has another UID and is not gone.
+        if name is not None and name not in self._names.values():
+            self._delete(name)
+
+    def _delete(self, name: str) -> None:
+        self._ledger.delete_node(name)
+        self._problems.pop(name, None)
+        for listener in self._gone:
+            listener(name)
+
+    def _report(self, name: str) -> None:
+        problems = self._ledger.problems_of(name)
+        if problems and problems != self._problems.get(name):
+            _LOG.warning("node %s: %s", name, "; ".join(problems))
+        self._problems[name] = problems
+
+
+class _Quotas:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._objects: dict[str, tuple[str, str]] = {}
+
+    def known(self) -> Mapping[str, object]:
+        return self._objects
+
+    def replace(self, items: Sequence[Quota]) -> None:
+        listed = {(quota.namespace, quota.name) for quota in items}
+        for quota in [quota for quota in self._ledger.quotas() if (quota.namespace, quota.name) not in listed]:
+            self._ledger.delete_quota(quota.namespace, quota.name)
+        self._objects.clear()
+        for quota in items:
+            self.put(quota)
+
+    def put(self, item: Quota) -> None:
+        before = set(self._ledger.quota_problems())
+        self._objects[item.metadata.uid] = (item.namespace, item.name)
+        self._ledger.put_quota(item)
+        for problem in sorted(set(self._ledger.quota_problems()) - before):
+            _LOG.warning("%s", problem)
+
+    def delete(self, gone: SeenObject) -> None:
+        place = self._objects.pop(gone.uid, None)
+        if place is not None and place not in self._objects.values():
+            self._ledger.delete_quota(*place)
+
+
+class LedgerFeed:
+    """Feeds one ledger. `now` gives Unix seconds; `own_pod` proves by round trips that the pod watch is fresh."""
+
+    def __init__(
+        self,
+        client: FeedApi,
+        ledger: Ledger,
+        now: Callable[[], float],
+        *,
+        own_pod: OwnPod | None = None,
+        registry: CollectorRegistry | None = None,
+        settings: ReflectorSettings | None = None,
+        expire_every_s: float = _EXPIRE_EVERY_S,
+    ) -> None:
+        self._ledger = ledger
+        self._now = now
+        self._expire_every_s = expire_every_s
+        self.node_changed: list[Listener] = []
+        """Called with a node's name after each change of it."""
+        self.node_gone: list[Listener] = []
+        """Called with a node's name after it is gone."""
+        registry = registry or CollectorRegistry()
+        metrics, settings = ReflectorMetrics(registry), settings or ReflectorSettings()
+        pods = Reflector(client, PODS, decode_pod, _Pods(ledger, now), settings, metrics=metrics)
+        nodes_consumer = _Nodes(ledger, self.node_changed, self.node_gone)
+        nodes = Reflector(client, NODES, decode_node, nodes_consumer, settings, metrics=metrics)
+        quotas = Reflector(client, RESOURCE_QUOTAS, decode_quota, _Quotas(ledger), settings, metrics=metrics)
+        self._pods, self._nodes, self._quotas = pods, nodes, quotas
+        self.freshness = Freshness(pods, client, own_pod, registry=registry)
+        self._has_own_pod = own_pod is not None
+        self._expired = Counter(
+            "slotwise_reservations_expired_total",
+            "Reservations, and annotations of unbound pods, that were given back for their age.",
+            registry=registry,
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def synced(self) -> bool:
+        """Whether the ledger shows the cluster as it is: everything listed once, and the pod watch fresh."""
+        return self.reason() is None
+
+    def reason(self) -> str | None:
+        """Why the ledger may not show the cluster as it is; None when it does."""
+        for reflector in (self._nodes, self._pods, self._quotas):
+            if not reflector.synced.is_set():
+                return f"the {reflector.resource.label} are not listed yet"
+        return self.freshness.reason()
+
+    async def wait_synced(self) -> None:
+        """Return once everything has been listed."""
+        for reflector in (self._nodes, self._pods, self._quotas):
+            await reflector.synced.wait()
+
+    @property
+    def pods_revision(self) -> int:
+        """The newest revision whose pod changes are in the ledger."""
+        return self._pods.resource_version
+
+    async def wait_for_pods(self, resource_version: str, timeout_s: float) -> bool:
+        """True as soon as this revision's pod changes are in the ledger, False after the time."""
+        return await self._pods.wait_for_revision(resource_version, timeout_s)
+
+    async def start(self) -> None:
+        """Begin to follow."""
+        runs = [self._nodes.run(), self._quotas.run(), self._pods.run(), self._expire()]
+        if self._has_own_pod:
+            runs.append(self.freshness.run())
+        self._tasks = [asyncio.create_task(run) for run in runs]
+
+    async def stop(self) -> None:
+        """Stop following."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._tasks = []
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(self._expire_every_s)
+            expired = self._ledger.expire(self._now())
+            if expired:
+                self._expired.inc(len(expired))
+                _LOG.warning("released the overdue reservations of %d pods: %s", len(expired), ", ".join(expired[:10]))
