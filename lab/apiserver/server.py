@@ -182,6 +182,10 @@ class ApiServer:
         """Return how many watches of a kind are open."""
         return self._hub.count(self._resource(plural))
 
+    async def until_watches(self, plural: str, count: int) -> None:
+        """Wait until exactly `count` watches of a kind are open."""
+        await self._hub.until(self._resource(plural), count)
+
     def send_bookmarks(self) -> None:
         """Send a bookmark now to every watch that asked for bookmarks."""
         self._hub.bookmark(self._store.revision)

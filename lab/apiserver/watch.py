@@ -108,10 +108,29 @@ class WatchHub:
 
     def __init__(self) -> None:
         self._watchers: dict[Resource, set[Watcher]] = {resource: set() for resource in RESOURCES}
+        self._waiting: list[tuple[Resource, int, asyncio.Future[None]]] = []
 
     def count(self, resource: Resource) -> int:
         """Return how many watches of the kind are open."""
         return len(self._watchers[resource])
+
+    async def until(self, resource: Resource, count: int) -> None:
+        """Wait until exactly `count` watches of the kind are open."""
+        if self.count(resource) == count:
+            return
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = (resource, count, reached)
+        self._waiting.append(waiting)
+        try:
+            await reached
+        finally:
+            self._waiting.remove(waiting)
+
+    def _counted(self, resource: Resource) -> None:
+        """Wake those who wait for the present number of watches."""
+        for wanted, count, reached in self._waiting:
+            if wanted is resource and count == self.count(resource) and not reached.done():
+                reached.set_result(None)
 
     def publish(self, resource: Resource, change: Change, fault: WatchFault | None) -> None:
         """Offer a change to every watch of its kind."""
@@ -156,6 +175,7 @@ class WatchHub:
         """
         loop = asyncio.get_running_loop()
         self._watchers[watcher.resource].add(watcher)
+        self._counted(watcher.resource)
         timers: list[asyncio.TimerHandle] = []
 
         def next_bookmark() -> None:
@@ -182,6 +202,7 @@ class WatchHub:
             pass  # the client has gone, which is how most watches end
         finally:
             self._watchers[watcher.resource].discard(watcher)
+            self._counted(watcher.resource)
             for timer in timers:
                 timer.cancel()
         return response

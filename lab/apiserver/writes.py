@@ -11,6 +11,8 @@ import uuid
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+import orjson
+
 from . import defaults, errors, validation
 from .admission import Admission
 from .binding import binding_errors, bound_pod, require_bindable
@@ -130,7 +132,10 @@ class Writer:
                     f"the name of the object ({text(meta.get('name'))}) does not match the name on the URL "
                     f"({target.name})"
                 )
-            _refuse_undecodable(target.resource, obj)
+            why = validation.undecodable(target.resource, obj)
+            if why is not None:
+                wrong = FieldError.invalid("patch", orjson.dumps(obj).decode(), why)
+                raise errors.invalid_kind("", "", "", [wrong])
             defaults.apply(target.resource, obj)
             return obj
 

@@ -88,6 +88,14 @@ async def test_a_uid_in_a_patch_has_to_be_the_stored_one(http: Http, pods: str) 
     assert (await http.get(f"{pods}/a")).body["metadata"]["labels"] == {"n": "1"}
 
 
+async def test_a_patch_to_a_value_that_is_no_text_is_invalid(http: Http, pods: str) -> None:
+    stored = await http.created(pods, pod("a"))
+    answer = await http.merge(f"{pods}/a", {"metadata": {"annotations": {"time": 5}}})
+    assert (answer.code, answer.body["reason"]) == (422, "Invalid")
+    assert answer.body["details"]["causes"][0]["field"] == "patch"
+    assert (await http.get(f"{pods}/a")).body == stored
+
+
 async def test_a_patch_cannot_rename(http: Http, pods: str) -> None:
     await http.created(pods, pod("a"))
     answer = await http.merge(f"{pods}/a", {"metadata": {"name": "b"}})

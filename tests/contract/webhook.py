@@ -48,6 +48,7 @@ class WebhookServer:
         self._responders: dict[str, Responder] = {}
         self._configurations: list[str] = []
         self._called: dict[str, asyncio.Event] = {}
+        self._arrival = asyncio.Condition()
         self._runner: web.AppRunner | None = None
         self.url = ""
         self.reviews: list[dict[str, Any]] = []
@@ -73,6 +74,11 @@ class WebhookServer:
             await self._http.delete(path)
         if self._runner is not None:
             await self._runner.cleanup()
+
+    async def asked(self, times: int = 1) -> None:
+        """Wait until so many reviews have come in, answered or not."""
+        async with asyncio.timeout(PATIENCE_S), self._arrival:
+            await self._arrival.wait_for(lambda: len(self.reviews) >= times)
 
     def requests(self, name: str) -> list[Request]:
         """Return the requests one webhook has seen."""
@@ -128,6 +134,8 @@ class WebhookServer:
         self._called[name].set()
         if asked.get("name") != PROBE:
             self.reviews.append({**review, "path": name, "query": dict(request.query)})
+            async with self._arrival:
+                self._arrival.notify_all()
             if self.hold is not None:
                 await self.hold.wait()
             if self.raw_answer is not None:
