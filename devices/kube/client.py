@@ -268,7 +268,7 @@ class KubeClient:
                 if not isinstance(item, dict):
                     raise MalformedReply(f"list of pods in {namespace}: an item is no object")
                 pods.append(item)
-            version = page.resource_version
+            version = version or page.resource_version
         return pods, version
 
     async def patch_pod(self, namespace: str, name: str, body: JsonObject) -> JsonObject:

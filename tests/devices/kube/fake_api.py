@@ -68,6 +68,7 @@ class FakeApi:
         self.happening = Happening()
         self.gone_in_stream = False
         self._cuts = 0
+        self._snapshots: dict[int, list[dict[str, object]]] = {}
         self._streams: set[Happening] = set()
         self.lists = 0
         self.watches = 0
@@ -141,12 +142,14 @@ class FakeApi:
         self.lists += 1
         self.oldest = min(self.oldest, self.revision)
         limit = int(request.query.get("limit", "0"))
-        start = int(request.query.get("continue") or 0)
-        everything = [self.pods[uid] for uid in sorted(self.pods)]
+        revision, start = map(int, request.query.get("continue", f"{self.revision}-0").split("-"))
+        if not start:
+            self._snapshots[revision] = [self.pods[uid] for uid in sorted(self.pods)]
+        everything = self._snapshots[revision]
         page = everything[start : start + limit] if limit else everything
-        metadata = {"resourceVersion": str(self.revision)}
+        metadata = {"resourceVersion": str(revision)}
         if limit and start + limit < len(everything):
-            metadata["continue"] = str(start + limit)
+            metadata["continue"] = f"{revision}-{start + limit}"
         return web.json_response({"kind": "PodList", "metadata": metadata, "items": page})
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:

@@ -326,8 +326,8 @@ async def test_list_comes_in_pages_of_one_snapshot(api: FakeApi, client: KubeCli
     assert {page.resource_version for page in pages} == {"105"}
     assert [request.path_qs for request in api.requests] == [
         "/api/v1/pods?limit=2",
-        "/api/v1/pods?limit=2&continue=2",
-        "/api/v1/pods?limit=2&continue=4",
+        "/api/v1/pods?limit=2&continue=105-2",
+        "/api/v1/pods?limit=2&continue=105-4",
     ]
 
 

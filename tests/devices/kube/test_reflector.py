@@ -89,7 +89,7 @@ async def test_list_in_pages_then_changes_in_order(bench: Bench) -> None:
         assert bench.holder.calls[1:] == ["put b@104", "put d@105", "delete a"]
         assert reflector.resource_version == 106
     queries = [dict(request.query) for request in api.requests]
-    assert queries[:2] == [{"limit": "2"}, {"limit": "2", "continue": "2"}]
+    assert queries[:2] == [{"limit": "2"}, {"limit": "2", "continue": "103-2"}]
     # Twice the shortest time, as random is 1 here.
     assert queries[2]["timeoutSeconds"] == "600"
     assert queries[2]["resourceVersion"] == "103"
@@ -371,7 +371,7 @@ async def test_snapshot_that_expires_between_pages_is_listed_in_one_piece(bench:
         assert bench.holder.calls == ["replace a,b,c"]
     assert [dict(request.query) for request in api.requests[:3]] == [
         {"limit": "2"},
-        {"limit": "2", "continue": "2"},
+        {"limit": "2", "continue": "103-2"},
         {},
     ]
 
