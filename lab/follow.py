@@ -89,7 +89,7 @@ class Followed(Generic[ObjectT]):
         self._by_key: dict[str, ObjectT] = {}
         self._listeners: list[Listener[ObjectT]] = []
         self._waiting: set[asyncio.Event] = set()
-        self._reflector = Reflector(client, resource, decode, self)
+        self._reflector: Reflector[ObjectT] = Reflector(client, resource, decode, self)
         self._task: asyncio.Task[None] | None = None
 
     @property
