@@ -142,9 +142,12 @@ class _Nvidia:
             container.append_env("CUDA_TASK_PRIORITY", str(number))
         found = vendor.count_resource in limits
         shares = (vendor.core_resource, vendor.memory_resource, vendor.percentage_resource)
-        if not found and settings.default_gpu_num > 0 and any(name and name in limits for name in shares):
-            container.set_limit(vendor.count_resource, settings.default_gpu_num)
-            found = True
+        if not found and any(name and name in limits for name in shares):
+            if vendor.count_resource in resources.requests:
+                found = True  # a default would override what was asked for, and a second run would add one to the first's result
+            elif settings.default_gpu_num > 0:
+                container.set_limit(vendor.count_resource, settings.default_gpu_num)
+                found = True
         if self._is_exclusive_by_default(vendor, container.resources):
             container.set_limit(vendor.core_resource, _WHOLE)
             found = True
