@@ -7,6 +7,7 @@ with the final object.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from .hooks import MUTATING, VALIDATING, Attributes, Webhook, webhooks_of
 from .patching import json_patch
 from .resources import NAMESPACES, Resource, find
 from .store import Store
+
+log = logging.getLogger(__name__)
 
 _CONFIGURATIONS = frozenset({MUTATING, VALIDATING})
 
@@ -116,7 +119,13 @@ class Admission:
     def _read(self, sort: str) -> tuple[Webhook, ...]:
         resource = find("admissionregistration.k8s.io", "v1", sort)
         assert resource is not None
-        return webhooks_of([version.obj for version in self._store.ordered(resource)])
+        hooks = webhooks_of([version.obj for version in self._store.ordered(resource)])
+        for hook in hooks:
+            if hook.reinvoked_if_needed:
+                log.warning("webhook %s asks for reinvocation, which the lab does not do", hook.name)
+            if hook.match_conditions:
+                log.warning("webhook %s has matchConditions, which the lab takes as met", hook.name)
+        return hooks
 
     async def _ask(self, hook: Webhook, attributes: Attributes, raw: bytes | None) -> list[JsonObject]:
         """Return the patch of a webhook that allowed the request; empty when it failed and is ignored."""

@@ -86,6 +86,8 @@ class Webhook:
     rules: tuple[Rule, ...]
     namespace_tests: tuple[LabelTest, ...]
     object_tests: tuple[LabelTest, ...]
+    reinvoked_if_needed: bool
+    """The lab never reinvokes."""
     match_conditions: int
     """How many; the lab evaluates none of them."""
     fails_closed: bool
@@ -140,6 +142,7 @@ def _webhook(hook: JsonObject, mutating: bool) -> Webhook:
         rules=tuple(_rule(mapping(rule)) for rule in hook.get("rules") or ()),
         namespace_tests=from_document(hook.get("namespaceSelector")),
         object_tests=from_document(hook.get("objectSelector")),
+        reinvoked_if_needed=hook.get("reinvocationPolicy") == "IfNeeded",
         match_conditions=len(hook.get("matchConditions") or ()),
         fails_closed=hook.get("failurePolicy") != "Ignore",
         timeout_s=hook.get("timeoutSeconds") or 10,

@@ -189,8 +189,10 @@ class Writer:
         for _ in range(MAX_ATTEMPTS):
             current = self._required(target)
             require_preconditions(target, current, options)
-            attributes = self._attributes(target, caller, "DELETE", name=target.name, old=current.obj)
-            attributes.options = options.document or {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
+            attributes = self._attributes(
+                target, caller, "DELETE", name=target.name, old=current.obj, options="DeleteOptions"
+            )
+            attributes.options = {**options.document, **attributes.options}
             await self._admission.mutate(attributes, None, lambda _: None)
             await self._admission.validate(attributes, None)
             if self._find(target) is not current:

@@ -46,6 +46,28 @@ async def test_a_mutating_webhook_sees_the_pod_as_sent_with_defaults(
     assert stored["metadata"]["name"].startswith("job-")
 
 
+async def test_a_configuration_of_webhooks_is_seen_by_none(http: Http, webhook: WebhookServer) -> None:
+    every = {"apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"]}
+    await webhook.install("see", rules=[{**every, "apiGroups": ["admissionregistration.k8s.io"]}])
+    await webhook.install("other")
+    assert webhook.reviews == []
+
+
+async def test_a_dry_run_does_not_reach_deletion(http: Http, pods: str, webhook: WebhookServer) -> None:
+    await http.created(pods, pod("a"))
+    await webhook.install("see", rules=[pod_rule("DELETE")])
+    await http.delete(f"{pods}/a", {"gracePeriodSeconds": 0}, dryRun="All")
+    (request,) = webhook.requests("see")
+    assert request["dryRun"] is True
+    assert request["options"] == {
+        "kind": "DeleteOptions",
+        "apiVersion": "meta.k8s.io/v1",
+        "gracePeriodSeconds": 0,
+        "dryRun": ["All"],
+    }
+    assert (await http.get(f"{pods}/a")).code == 200
+
+
 async def test_the_sender_is_named(http: Http, pods: str, webhook: WebhookServer) -> None:
     await webhook.install("see")
     await http.created(pods, pod("a"))
@@ -146,6 +168,7 @@ async def test_a_delete_shows_the_old_object_alone(http: Http, pods: str, webhoo
     assert answer.body["message"] == f'admission webhook "{name}" denied the request: stay'
     (request,) = webhook.requests("deny")
     assert request["object"] is None
+    assert request["options"]["kind"] == "DeleteOptions"
     assert request["oldObject"]["metadata"]["name"] == "a"
     assert (await http.get(f"{pods}/a")).code == 200
 

@@ -182,6 +182,16 @@ async def test_a_lease_is_never_updated_without_version(http: Http, namespace: s
     assert "must be specified for an update" in answer.body["message"]
 
 
+async def test_a_put_to_a_new_name_creates_a_lease_but_no_config_map(
+    http: Http, configmaps: str, namespace: str
+) -> None:
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/leader"
+    answer = await http.put(lease, {"metadata": {"name": "leader"}, "spec": {"holderIdentity": "a"}})
+    assert (answer.code, answer.body["spec"]) == (201, {"holderIdentity": "a"})
+    assert answer.body["metadata"]["uid"]
+    assert (await http.put(f"{configmaps}/new", configmap("new"))).code == 404
+
+
 async def test_update_with_another_uid_conflicts(http: Http, configmaps: str) -> None:
     await http.created(configmaps, configmap("one"))
     answer = await http.put(f"{configmaps}/one", {"metadata": {"name": "one", "uid": "somebody-else"}})

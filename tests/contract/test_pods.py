@@ -58,6 +58,10 @@ REFUSED_RESOURCES = {
         {"requests": {"nvidia.com/gpu": "1"}},
         "Limit must be set for non overcommitable resources",
     ),
+    "half a request": (
+        {"limits": {"nvidia.com/gpumem": "1Ki"}, "requests": {"nvidia.com/gpumem": "1023"}},
+        "must be equal to nvidia.com/gpumem limit of 1Ki",
+    ),
     "negative": ({"limits": {"nvidia.com/gpu": "-1"}}, "must be greater than or equal to 0"),
 }
 
@@ -90,6 +94,41 @@ async def test_the_node_of_a_pod_is_not_changed_by_update(http: Http, pods: str)
     ):
         assert (answer.code, answer.body["reason"]) == (422, "Invalid")
         assert "spec: Forbidden: pod updates may not change fields other than" in answer.body["message"]
+
+
+TOLERATION = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
+SPEC_PATCHES = {
+    "a toleration is added": ([{"op": "add", "path": "/spec/tolerations/-", "value": {**TOLERATION, "key": "x"}}], 200),
+    "a toleration is removed": ([{"op": "remove", "path": "/spec/tolerations/0"}], 422),
+    "a gate is removed": ([{"op": "remove", "path": "/spec/schedulingGates/0"}], 200),
+    "a gate is added": (
+        [{"op": "add", "path": "/spec/schedulingGates/-", "value": {"name": "example.com/more"}}],
+        422,
+    ),
+    "a deadline is set": ([{"op": "add", "path": "/spec/activeDeadlineSeconds", "value": 60}], 200),
+    "a container is added": (
+        [{"op": "add", "path": "/spec/containers/-", "value": {"name": "more", "image": "i:1"}}],
+        422,
+    ),
+    "a resource is changed": (
+        [{"op": "add", "path": "/spec/containers/0/resources/limits", "value": {"cpu": "1"}}],
+        422,
+    ),
+    "the scheduler is changed": ([{"op": "replace", "path": "/spec/schedulerName", "value": "other"}], 422),
+}
+
+
+@pytest.mark.parametrize(("operations", "code"), SPEC_PATCHES.values(), ids=SPEC_PATCHES)
+async def test_what_may_change_in_a_pods_spec(
+    http: Http, pods: str, operations: list[dict[str, Any]], code: int
+) -> None:
+    document = pod("a")
+    document["spec"].update(tolerations=[TOLERATION], schedulingGates=[{"name": "example.com/wait"}])
+    await http.created(pods, document)
+    answer = await http.json_patch(f"{pods}/a", operations)
+    assert answer.code == code, answer.body
+    if code == 422:
+        assert answer.body["details"]["causes"][0]["field"].startswith("spec")
 
 
 async def test_an_image_may_change_and_raises_the_generation(http: Http, pods: str) -> None:

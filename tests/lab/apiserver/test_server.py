@@ -230,6 +230,22 @@ async def test_a_write_still_in_admission_goes_with_its_client(
         assert await watch.take(1) == [("ADDED", "b")]
 
 
+async def test_what_the_lab_does_not_evaluate_is_warned_about(
+    http: Http, webhook: WebhookServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = await webhook.install("later", mutating=True, reinvocationPolicy="IfNeeded")
+    assert f"webhook {name} asks for reinvocation, which the lab does not do" in caplog.text
+
+
+async def test_a_terminating_namespace_takes_nothing_new(server: ApiServer, http: Http) -> None:
+    server.put("namespaces", {"metadata": {"name": "team"}, "status": {"phase": "Terminating"}})
+    answer = await http.post("/api/v1/namespaces/team/pods", pod("a"))
+    assert (answer.code, answer.body["reason"]) == (403, "Forbidden")
+    assert answer.body["message"] == (
+        'pods "a" is forbidden: unable to create new content in namespace team because it is being terminated'
+    )
+
+
 async def test_webhook_calls_are_counted_by_outcome(server: ApiServer, http: Http, webhook: WebhookServer) -> None:
     name = await webhook.install("count", matchConditions=[{"name": "never", "expression": "false"}])
     probes = server.admission.calls[name, "allowed"]
