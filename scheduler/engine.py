@@ -34,7 +34,8 @@ class Filtered:
     error: str = ""
     decision: Decision | None = None
     allocation: Allocation | None = None
-    events: tuple[EventText, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the Events of a refusal say beyond the recorded texts."""
     outcome: str = "fit"
     """For log and metrics: fit, plain, nofit, bound, held, malformed, gone."""
 
@@ -155,14 +156,25 @@ class Engine:
         return scores
 
     def events(self, filtered: Filtered, event_nodes: int) -> tuple[EventText, ...]:
-        """The Events of a filter call; with up to `event_nodes` offered nodes the rest is evaluated for a complete text."""
+        """The Events of a filter call, to be made after its answer has gone.
+
+        With up to `event_nodes` offered nodes the rest is evaluated for a complete text.
+        """
         decision = filtered.decision
-        if decision is None or filtered.events:
-            return filtered.events
+        if filtered.error:
+            return (EventText(WARNING, FILTERING_FAILED, filtered.error),) if filtered.outcome == "malformed" else ()
+        if decision is None:
+            return ()
+        if decision.node is None:
+            return failure_events(decision, filtered.notes)
         if decision.offered <= event_nodes:
             decision.complete()
         warnings = tuple(EventText(WARNING, "UnknownPolicy", text) for text in decision.ask.warnings)
         return (*warnings, success_event(decision))
+
+    def forget_node(self, name: str) -> None:
+        """A node that is gone."""
+        self._pipeline.forget_node(name)
 
     def _asked(self, pod: Pod, now_s: float) -> Ask | Filtered | None:
         """The pod's ask, None for a pod without devices, or the answer that ends the call."""
@@ -180,7 +192,7 @@ class Engine:
         reservation = self.ledger.reservation(pod.uid)
         if reservation is None or reservation.phase is Phase.HELD:
             self.ledger.answer(pod, now_s)
-        return Filtered(error=text, events=(EventText(WARNING, FILTERING_FAILED, text),), outcome="malformed")
+        return Filtered(error=text, outcome="malformed")
 
     def _settled(self, pod: Pod, names: Sequence[str]) -> Filtered | None:
         """The answer for a pod whose node is decided already: bound, or with a Binding under way."""
@@ -246,6 +258,6 @@ class Engine:
             failed=decision.failed,
             unresolvable=unresolvable(decision),
             decision=decision,
-            events=failure_events(decision, notes),
+            notes=notes,
             outcome="nofit",
         )

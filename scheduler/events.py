@@ -17,7 +17,7 @@ from devices.objects import Pod
 from scheduler.clock import Clock
 from scheduler.diagnosis import EventText, cut
 
-__all__ = ["EventSink", "Events", "event_object"]
+__all__ = ["EventBudget", "EventSink", "Events", "event_object"]
 
 _LOG = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from devices.config import DeviceConfig
 from devices.objects import Pod
-from scheduler.ask import Ask
 from scheduler.diagnosis import unresolvable
 from scheduler.evaluate import sort_scores
 from scheduler.pipeline import Decision
@@ -46,8 +46,8 @@ class Ring:
         return self._kept.get((namespace, name))
 
 
-def described(recorded: Recorded) -> dict[str, object]:
-    """A decision as JSON: per card of the chosen node the score and place in the walk of the first asking container."""
+def described(recorded: Recorded, config: DeviceConfig) -> dict[str, object]:
+    """A decision as JSON. Under `cards` per card of the chosen node the score and place in the walk of the first asking container."""
     decision = recorded.decision
     hopeless = unresolvable(decision)
     failed = sorted(decision.failed.items())
@@ -62,7 +62,7 @@ def described(recorded: Recorded) -> dict[str, object]:
         "cardPolicy": decision.ask.card_policy,
         "nodePolicy": decision.ask.node_policy,
         "containers": _containers(decision),
-        "cards": _cards(decision, decision.ask),
+        "cards": _cards(decision, config),
         "fitting": dict(sorted(decision.fitting.items())[:_NODES_SHOWN]),
         "failed": [
             {"node": name, "reasons": text, "unresolvable": name in hopeless} for name, text in failed[:_NODES_SHOWN]
@@ -99,18 +99,20 @@ def _containers(decision: Decision) -> list[dict[str, object]]:
     return rows
 
 
-def _cards(decision: Decision, ask: Ask) -> list[dict[str, object]]:
+def _cards(decision: Decision, config: DeviceConfig) -> list[dict[str, object]]:
     if decision.node is None:
         return []
+    ask = decision.ask
     states = list(reversed(decision.node.cards))
     devices = next((c.devices for c in ask.request.containers if c.devices), ())
     scores = sort_scores(states, ask, devices)
-    walk = card_order(states, scores, ask.card_policy, numa_bind=False)
+    vendor = config.vendor(devices[0].vendor) if devices else None
+    numa_bind = vendor is not None and vendor.groups_by_numa(ask.selections[vendor.key])
     return [
         {
             "node": decision.node.name,
             "uuid": state.card.uuid,
-            "score": scores[state.card.vendor, state.card.uuid],
+            "score": round(scores[state.card.vendor, state.card.uuid], 6),
             "place": place,
             "usedSlots": state.used_slots,
             "usedMemoryMiB": state.used_memory_mib,
@@ -119,5 +121,5 @@ def _cards(decision: Decision, ask: Ask) -> list[dict[str, object]]:
             "healthy": state.healthy,
             "cordoned": state.cordoned,
         }
-        for place, state in enumerate(walk)
+        for place, state in enumerate(card_order(states, scores, ask.card_policy, numa_bind))
     ]

@@ -1,0 +1,54 @@
+"""The aiohttp applications: the extender for kube-scheduler, and health, metrics and views for people and Prometheus."""
+
+import logging
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from prometheus_client import CollectorRegistry
+
+from scheduler.handlers import BODY_LIMIT_BYTES, ExtenderHandlers, ViewHandlers
+from scheduler.metrics import LedgerMetrics
+from serving.app import new_app
+from serving.drain import Drain
+from serving.health import NotReady, add_health
+from serving.metrics import RequestMetrics, metrics_handler
+
+__all__ = ["EXTENDER", "VIEWS", "extender_app", "plain_app"]
+
+EXTENDER = web.AppKey("extender", ExtenderHandlers)
+VIEWS = web.AppKey("views", ViewHandlers)
+
+_access = logging.getLogger("scheduler.access")
+
+
+def extender_app(handlers: ExtenderHandlers, metrics: RequestMetrics) -> web.Application:
+    """`/filter`, `/prioritize`, `/bind`."""
+    app = new_app(client_max_size=BODY_LIMIT_BYTES, metrics=metrics, log=_access)
+    app[EXTENDER] = handlers
+    app.add_routes(handlers.routes())
+    return app
+
+
+def plain_app(
+    views: ViewHandlers,
+    registry: CollectorRegistry,
+    ledger_metrics: LedgerMetrics,
+    metrics: RequestMetrics,
+    not_ready: NotReady,
+    drain: Drain,
+) -> web.Application:
+    """`/healthz`, `/readyz`, `/metrics`, `/decisions`, `/simulate`."""
+    app = new_app(client_max_size=BODY_LIMIT_BYTES, metrics=metrics, log=_access)
+    app[VIEWS] = views
+    app.add_routes(views.routes())
+    add_health(app, not_ready, drain)
+    app.router.add_get("/metrics", _refreshed(metrics_handler(registry), ledger_metrics))
+    return app
+
+
+def _refreshed(page: Handler, ledger_metrics: LedgerMetrics) -> Handler:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        ledger_metrics.refresh()
+        return await page(request)
+
+    return handler

@@ -1,0 +1,263 @@
+"""The extender's settings, and reading them from the command line (HAMi v2.10's flag names where one exists)."""
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from scheduler.errors import SettingsError
+from serving.flags import (
+    add_bool_flag,
+    add_cluster_flags,
+    add_log_flags,
+    address,
+    duration,
+    hyphened,
+    value,
+)
+
+__all__ = ["Settings", "parse"]
+
+NODE_CHOICES = ("extender", "scheduler")
+NODE_LOCKS = ("auto", "always", "never")
+HANDSHAKES = ("auto", "always", "never")
+DEFAULT_LOCK_TIMEOUT_S = 300.0
+LOCK_TIMEOUT_VARIABLE = "HAMI_NODELOCK_EXPIRE"
+CALLER_TIMEOUT_S = 30.0
+"""kube-scheduler's `httpTimeout` in the shipped configuration: every wait must end before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything the service is started with. Raises `SettingsError` naming flag, value and what is accepted."""
+
+    host: str = "127.0.0.1"
+    """Address that kube-scheduler calls: `/filter`, `/prioritize`, `/bind`."""
+    port: int = 8888
+    """0 takes a free one."""
+    cert_file: Path | None = None
+    """PEM chain; without it and the key the port speaks plain HTTP, which is right on loopback."""
+    key_file: Path | None = None
+    plain_host: str = "0.0.0.0"
+    """Address of health, metrics, read-only views and `/simulate`."""
+    plain_port: int = 9395
+    scheduler_name: str = "hami-scheduler"
+    """Source of Events."""
+    node_scheduler_policy: str = "binpack"
+    gpu_scheduler_policy: str = "spread"
+    node_choice: str = "extender"
+    """`extender`: filter returns one node. `scheduler`: all that fit; the cards are chosen at bind."""
+    node_lock: str = "auto"
+    """`auto`: take the lock except on nodes annotated `slotwise.io/node-lock: none`."""
+    node_lock_timeout_s: float = DEFAULT_LOCK_TIMEOUT_S
+    """A node lock older than this is nobody's."""
+    node_lock_wait_s: float = 2.0
+    """How long a bind waits for the node's lock."""
+    node_lock_retry_timeout_s: float = 28.0
+    """How long the bind of a gang member waits for it; 0 or less: as any other pod."""
+    bind_timeout_s: float = 5.0
+    """Longest Binding request, kept by the API server as well."""
+    reservation_timeout_s: float = 660.0
+    """How long a reservation counts that is not seen bound."""
+    handshake: str = "auto"
+    """`auto`: answer only device plugins that still use the handshake; `always` as HAMi; `never`."""
+    event_nodes: int = 100
+    """Up to this many offered nodes the Event of a placement lists all that fit."""
+    decisions_kept: int = 512
+    """How many decisions can be asked for at `/decisions`."""
+    device_config_file: str = ""
+    """YAML of the accelerator families; empty: the shipped defaults."""
+    node_selector: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Labels a node must have to be offered."""
+    kubeconfig: str | None = None
+    kube_qps: float = 500.0
+    kube_burst: int = 1000
+    kube_timeout_s: float = 0.0
+    """Longest call to the API server; 0: the client's own bound."""
+    drain_timeout_s: float = 30.0
+    """What requests under way have to end when the process is told to."""
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        for flag, given, accepted in (
+            ("--node-choice", self.node_choice, NODE_CHOICES),
+            ("--node-lock", self.node_lock, NODE_LOCKS),
+            ("--handshake", self.handshake, HANDSHAKES),
+        ):
+            if given not in accepted:
+                raise SettingsError(f"{flag}: {given!r} is not accepted: expected {', '.join(accepted)}")
+        if (self.cert_file is None) != (self.key_file is None):
+            raise SettingsError("--cert_file and --key_file belong together: give both or neither")
+        for flag, seconds in (
+            ("--node-lock-timeout", self.node_lock_timeout_s),
+            ("--bind-timeout", self.bind_timeout_s),
+            ("--reservation-timeout", self.reservation_timeout_s),
+            ("--drain-timeout", self.drain_timeout_s),
+        ):
+            if seconds <= 0:
+                raise SettingsError(f"{flag}: {seconds:g} s is not accepted: expected a duration above 0")
+        longest_s = max(self.node_lock_retry_timeout_s, self.node_lock_wait_s)
+        if longest_s >= CALLER_TIMEOUT_S:
+            raise SettingsError(
+                f"--node-lock-retry-timeout, --node-lock-wait: {longest_s:g} s is not accepted: expected less than the"
+                f" {CALLER_TIMEOUT_S:g} s for which kube-scheduler waits for an answer"
+            )
+        for flag, number in (("--event-nodes", self.event_nodes), ("--decisions-kept", self.decisions_kept)):
+            if number < 0:
+                raise SettingsError(f"{flag}: {number} is not accepted: expected 0 or more")
+        if self.kube_timeout_s < 0:
+            raise SettingsError("--kube-timeout: must not be negative")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m scheduler",
+        description="kube-scheduler extender for shares of accelerators: POST /filter chooses node and cards and reserves them,"
+        " POST /bind writes the allocation with the Binding, in one write.",
+        epilog="Example: python -m scheduler --http_bind=127.0.0.1:8888 --scheduler-name=hami-scheduler"
+        " --device-config-file=/device-config.yaml --gpu-scheduler-policy=binpack. Flags may be written with '-' or '_'.",
+        allow_abbrev=False,
+    )
+    serve = parser.add_argument_group("serving")
+    serve.add_argument(
+        "--http-bind",
+        type=value(address),
+        default=("127.0.0.1", 8888),
+        metavar="HOST:PORT",
+        help="where kube-scheduler calls: /filter, /prioritize, /bind (default 127.0.0.1:8888)",
+    )
+    serve.add_argument("--cert-file", type=Path, metavar="FILE", help="certificate chain, PEM; re-read when it changes")
+    serve.add_argument("--key-file", type=Path, metavar="FILE", help="its key, PEM")
+    serve.add_argument(
+        "--metrics-bind-address",
+        type=value(address),
+        default=("0.0.0.0", 9395),
+        metavar="HOST:PORT",
+        help="health, metrics, /decisions and /simulate, plain HTTP (default :9395)",
+    )
+    serve.add_argument(
+        "--drain-timeout",
+        type=value(duration),
+        default=30.0,
+        metavar="DURATION",
+        help="for requests under way at SIGTERM (default 30s)",
+    )
+    placing = parser.add_argument_group("placing")
+    placing.add_argument("--scheduler-name", default="hami-scheduler", help="source of Events (default hami-scheduler)")
+    placing.add_argument(
+        "--node-scheduler-policy", default="binpack", help="binpack or spread, where a pod names none (default binpack)"
+    )
+    placing.add_argument(
+        "--gpu-scheduler-policy",
+        default="spread",
+        help="binpack, spread, numa, mutex, topology-aware or a comma chain, where a pod names none (default spread)",
+    )
+    placing.add_argument(
+        "--node-choice",
+        default="extender",
+        help="extender: filter returns one node; scheduler: all that fit, kube-scheduler chooses (default extender)",
+    )
+    placing.add_argument(
+        "--reservation-timeout", type=value(duration), default=660.0, metavar="DURATION", help="default 11m"
+    )
+    placing.add_argument(
+        "--bind-timeout",
+        type=value(duration),
+        default=5.0,
+        metavar="DURATION",
+        help="of one Binding request (default 5s)",
+    )
+    placing.add_argument(
+        "--event-nodes", type=int, default=100, metavar="N", help="list all fitting nodes up to N offered (default 100)"
+    )
+    placing.add_argument(
+        "--decisions-kept", type=int, default=512, metavar="N", help="decisions readable at /decisions (default 512)"
+    )
+    plugins = parser.add_argument_group("device plugins")
+    plugins.add_argument(
+        "--node-lock", default="auto", help="auto, always or never take the node's lock (default auto)"
+    )
+    plugins.add_argument(
+        "--node-lock-timeout",
+        type=value(duration),
+        default=None,
+        metavar="DURATION",
+        help=f"expiry of a node lock (default ${LOCK_TIMEOUT_VARIABLE}, else 5m)",
+    )
+    plugins.add_argument(
+        "--node-lock-wait",
+        type=value(duration),
+        default=2.0,
+        metavar="DURATION",
+        help="a bind waits so long for the lock (default 2s)",
+    )
+    plugins.add_argument(
+        "--node-lock-retry-timeout",
+        type=value(duration),
+        default=28.0,
+        metavar="DURATION",
+        help="a gang member's bind (default 28s)",
+    )
+    plugins.add_argument(
+        "--handshake", default="auto", help="auto, always or never answer the plugins' handshake (default auto)"
+    )
+    add_cluster_flags(parser)
+    add_bool_flag(plugins, "--leader-elect", False, "not in this version: run one replica")
+    add_log_flags(parser)
+    return parser
+
+
+def _lock_timeout_s(given: float | None, environment: Mapping[str, str]) -> float:
+    """The flag, else the environment, else five minutes."""
+    if given is not None:
+        return given
+    text = environment.get(LOCK_TIMEOUT_VARIABLE, "")
+    if not text:
+        return DEFAULT_LOCK_TIMEOUT_S
+    try:
+        return duration(text)
+    except ValueError as error:
+        raise SettingsError(f"${LOCK_TIMEOUT_VARIABLE}: {error}") from error
+
+
+def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> Settings:
+    """The settings from command line arguments; argparse exits 2 on flags that are unknown or unreadable.
+
+    Raises `SettingsError` for values that are readable but not accepted.
+    """
+    given = _parser().parse_args([hyphened(argument) for argument in argv])
+    if given.leader_elect:
+        raise SettingsError("--leader-elect: true is not available in this version: run one replica, without it")
+    return Settings(
+        host=given.http_bind[0],
+        port=given.http_bind[1],
+        cert_file=given.cert_file,
+        key_file=given.key_file,
+        plain_host=given.metrics_bind_address[0],
+        plain_port=given.metrics_bind_address[1],
+        scheduler_name=given.scheduler_name,
+        node_scheduler_policy=given.node_scheduler_policy,
+        gpu_scheduler_policy=given.gpu_scheduler_policy,
+        node_choice=given.node_choice,
+        node_lock=given.node_lock,
+        node_lock_timeout_s=_lock_timeout_s(
+            given.node_lock_timeout, os.environ if environment is None else environment
+        ),
+        node_lock_wait_s=given.node_lock_wait,
+        node_lock_retry_timeout_s=given.node_lock_retry_timeout,
+        bind_timeout_s=given.bind_timeout,
+        reservation_timeout_s=given.reservation_timeout,
+        handshake=given.handshake,
+        event_nodes=given.event_nodes,
+        decisions_kept=given.decisions_kept,
+        device_config_file=given.device_config_file,
+        node_selector=MappingProxyType(given.node_label_selector),
+        kubeconfig=given.kubeconfig,
+        kube_qps=given.kube_qps,
+        kube_burst=given.kube_burst,
+        kube_timeout_s=given.kube_timeout,
+        drain_timeout_s=given.drain_timeout,
+        debug=given.debug or given.verbosity >= 4,
+    )

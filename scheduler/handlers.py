@@ -1,0 +1,221 @@
+"""The extender's HTTP handlers: decode, call, encode. Failures travel in `Error` with status 200, as kube-scheduler expects."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import orjson
+from aiohttp import web
+
+from devices.errors import DeviceError
+from devices.ledger import Ledger
+from devices.objects import Pod
+from scheduler.bind import PodBinder
+from scheduler.clock import Clock
+from scheduler.engine import Engine, Filtered
+from scheduler.errors import BindError, RequestError
+from scheduler.evaluate import NotFit
+from scheduler.events import EventSink
+from scheduler.metrics import DecisionMetrics
+from scheduler.ring import described
+from scheduler.wire import FilterArgs, FilterResult, decode_bind, decode_filter, encode_filter, failed_filter
+from serving.access_log import OUTCOME
+from serving.errors import BodyTooLargeError
+from serving.limits import read_body
+
+__all__ = ["BODY_LIMIT_BYTES", "ExtenderHandlers", "ViewHandlers"]
+
+_LOG = logging.getLogger(__name__)
+BODY_LIMIT_BYTES = 16 * 2**20
+SYNC_WAIT_S = 25.0
+"""A call that comes before the books are complete waits so long: less than kube-scheduler does."""
+_NO_BODY = "Please send a request body"
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """Whether the books show the cluster as it is, and waiting until they do."""
+
+    reason: Callable[[], str | None]
+    wait: Callable[[], Awaitable[None]]
+
+    async def within(self, seconds: float) -> str | None:
+        """None as soon as the books are complete, else why they are not after `seconds`."""
+        if self.reason() is None:
+            return None
+        try:
+            async with asyncio.timeout(seconds):
+                await self.wait()
+        except TimeoutError:
+            return self.reason()
+        return self.reason()
+
+
+async def _body(request: web.Request) -> bytes:
+    body = await read_body(request, BODY_LIMIT_BYTES)
+    if not body:
+        raise web.HTTPBadRequest(text=_NO_BODY)
+    return body
+
+
+def _answer(document: object) -> web.Response:
+    return web.Response(body=orjson.dumps(document), content_type="application/json")
+
+
+def _named(pod: Pod) -> str:
+    return f"{pod.namespace}/{pod.name}"
+
+
+class ExtenderHandlers:
+    """What kube-scheduler calls."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        binder: PodBinder,
+        events: EventSink,
+        clock: Clock,
+        metrics: DecisionMetrics,
+        synced: Synced,
+        *,
+        node_choice: str,
+        event_nodes: int,
+    ) -> None:
+        self._engine = engine
+        self._binder = binder
+        self._events = events
+        self._clock = clock
+        self._metrics = metrics
+        self._synced = synced
+        self._choose = engine.filter if node_choice == "extender" else engine.feasible
+        self._event_nodes = event_nodes
+
+    def routes(self) -> Sequence[web.RouteDef]:
+        """`/filter`, `/prioritize` and `/bind`."""
+        return [
+            web.post("/filter", self.filter),
+            web.post("/prioritize", self.prioritize),
+            web.post("/bind", self.bind),
+        ]
+
+    async def filter(self, request: web.Request) -> web.Response:
+        """`ExtenderArgs` in, `ExtenderFilterResult` out."""
+        began = perf_counter()
+        result, outcome, words = await self._filter(request)
+        self._metrics.filter_seconds.labels(outcome).observe(perf_counter() - began)
+        request[OUTCOME] = words
+        return _answer(result)
+
+    async def _filter(self, request: web.Request) -> tuple[FilterResult, str, str]:
+        try:
+            body = await _body(request)
+        except BodyTooLargeError as error:
+            return failed_filter(str(error)), "malformed", str(error)
+        try:
+            args = decode_filter(body)
+        except RequestError as error:
+            return failed_filter(str(error)), "malformed", str(error)
+        behind = await self._synced.within(SYNC_WAIT_S)
+        if behind is not None:
+            text = f"the books are not complete yet: {behind}"
+            return failed_filter(text), "unsynced", f"{_named(args.pod)} {text}"
+        filtered = self._decide(args)
+        words = self._words(args.pod, filtered)
+        return encode_filter(filtered, args, self._choose == self._engine.feasible), filtered.outcome, words
+
+    def _decide(self, args: FilterArgs) -> Filtered:
+        known = set(self._engine.ledger.node_names()) if args.nodes is not None else set()
+        if args.nodes is not None and any(node.name not in known for node in args.nodes):
+            # Nodes that do not exist (yet): somebody asks "what if". Nothing is reserved and no Event says otherwise.
+            return self._engine.simulate(args.pod, args.nodes, ())
+        names = args.names if args.nodes is None else [node.name for node in args.nodes]
+        filtered = self._choose(args.pod, names or (), self._clock.now())
+        self._events.later(lambda: self._say(args.pod, filtered))
+        return filtered
+
+    def _say(self, pod: Pod, filtered: Filtered) -> None:
+        for event in self._engine.events(filtered, self._event_nodes):
+            self._events.emit(pod, event)
+
+    def _words(self, pod: Pod, filtered: Filtered) -> str:
+        if filtered.error:
+            return f"{_named(pod)} {filtered.outcome}: {filtered.error}"
+        if filtered.nodes is not None:
+            shown = filtered.nodes[0] if len(filtered.nodes) == 1 else f"{len(filtered.nodes)} nodes"
+            return f"{_named(pod)} {filtered.outcome} {shown}"
+        counts: dict[str, int] = {}
+        for text in (filtered.failed or {}).values():
+            counts[text] = counts.get(text, 0) + 1
+        for verdict in filtered.decision.verdicts.values() if filtered.decision is not None else ():
+            if isinstance(verdict, NotFit):
+                for reason, count in verdict.refusal.counts.items():
+                    self._metrics.refusals.labels(reason).inc(count)
+        most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:3]
+        return f"{_named(pod)} {filtered.outcome} " + "; ".join(f"{count} nodes {text}" for text, count in most)
+
+    async def prioritize(self, request: web.Request) -> web.Response:
+        """`ExtenderArgs` in, `HostPriorityList` out: 0 to 10, the better the node the higher."""
+        try:
+            args = decode_filter(await _body(request))
+            names = args.names if args.names is not None else [node.name for node in args.nodes or ()]
+            scores = self._engine.scores(args.pod, names)
+        except (RequestError, DeviceError, BodyTooLargeError) as error:
+            # This verb has no place for an error; kube-scheduler leaves out an extender that answers so.
+            raise web.HTTPBadRequest(text=str(error)) from error
+        request[OUTCOME] = f"{_named(args.pod)} {len(scores)} nodes"
+        return _answer([{"Host": name, "Score": score} for name, score in scores.items()])
+
+    async def bind(self, request: web.Request) -> web.Response:
+        """`ExtenderBindingArgs` in, `ExtenderBindingResult` out."""
+        began = perf_counter()
+        error, outcome, who = await self._bind(request)
+        self._metrics.bind_seconds.labels(outcome).observe(perf_counter() - began)
+        request[OUTCOME] = " ".join((who, outcome, error))
+        return _answer({"Error": error})
+
+    async def _bind(self, request: web.Request) -> tuple[str, str, str]:
+        try:
+            asked = decode_bind(await _body(request))
+        except (RequestError, BodyTooLargeError) as error:
+            return str(error), "malformed", ""
+        who = f"{asked.namespace}/{asked.name} {asked.node}"
+        behind = await self._synced.within(SYNC_WAIT_S)
+        if behind is not None:
+            return f"the books are not complete yet: {behind}", "unsynced", who
+        try:
+            await self._binder.bind(asked)
+        except BindError as error:
+            return str(error), type(error).__name__.removesuffix("Error").lower(), who
+        return "", "bound", who
+
+
+class ViewHandlers:
+    """The read-only port: decisions explained, and what-if questions without side effects."""
+
+    def __init__(self, engine: Engine, ledger: Ledger) -> None:
+        self._engine = engine
+        self._ledger = ledger
+
+    def routes(self) -> Sequence[web.RouteDef]:
+        """`/decisions/{namespace}/{pod}` and `/simulate`."""
+        return [web.get("/decisions/{namespace}/{pod}", self.decision), web.post("/simulate", self.simulate)]
+
+    async def decision(self, request: web.Request) -> web.Response:
+        """The newest decision for a pod of this name, while it is kept."""
+        namespace, name = request.match_info["namespace"], request.match_info["pod"]
+        recorded = self._engine.ring.of(namespace, name)
+        if recorded is None:
+            text = f"no decision is kept for pod {namespace}/{name}: it was not filtered here, or too many others were since"
+            return web.json_response({"error": text}, status=404)
+        return _answer(described(recorded, self._ledger.config))
+
+    async def simulate(self, request: web.Request) -> web.Response:
+        """`ExtenderArgs` in, all fitting nodes out with the reasons of all others; never a side effect."""
+        try:
+            args = decode_filter(await _body(request))
+        except (RequestError, BodyTooLargeError) as error:
+            return _answer(failed_filter(str(error)))
+        filtered = self._engine.simulate(args.pod, args.nodes or (), args.names or ())
+        return _answer(encode_filter(filtered, args, every_refusal=True))

@@ -1,0 +1,160 @@
+"""The extender protocol on the wire: keys capitalised as Kubernetes spells them, read in any case, always all written.
+
+Upstream: k8s.io/kube-scheduler, package `extender/v1`.
+"""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+import msgspec
+import orjson
+
+from devices.objects import Node, Pod, node_of, pod_of
+from scheduler.bind import BindRequest
+from scheduler.engine import Filtered
+from scheduler.errors import RequestError
+
+__all__ = [
+    "BindingResult",
+    "FilterArgs",
+    "FilterResult",
+    "HostPriority",
+    "decode_bind",
+    "decode_filter",
+    "encode_filter",
+    "failed_filter",
+]
+
+
+class FilterResult(TypedDict):
+    """`ExtenderFilterResult`."""
+
+    Nodes: object
+    NodeNames: list[str] | None
+    FailedNodes: dict[str, str] | None
+    FailedAndUnresolvableNodes: dict[str, str] | None
+    Error: str
+
+
+class BindingResult(TypedDict):
+    """`ExtenderBindingResult`."""
+
+    Error: str
+
+
+class HostPriority(TypedDict):
+    """One row of a `HostPriorityList`."""
+
+    Host: str
+    Score: int
+
+
+class FilterArgs(msgspec.Struct, frozen=True):
+    """`ExtenderArgs`: the pod, and the offered nodes by name or whole. `items` are the nodes as they came."""
+
+    pod: Pod
+    names: tuple[str, ...] | None
+    nodes: tuple[Node, ...] | None
+    items: tuple[object, ...] = ()
+
+
+class _Exact(msgspec.Struct):
+    """The form kube-scheduler sends: decoded without ever building the pod's other fields."""
+
+    pod: Pod | None = msgspec.field(name="Pod", default=None)
+    nodes: msgspec.Raw | None = msgspec.field(name="Nodes", default=None)
+    names: list[str] | None = msgspec.field(name="NodeNames", default=None)
+
+
+_EXACT = msgspec.json.Decoder(_Exact)
+
+
+def _loads(body: bytes) -> dict[str, object]:
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RequestError(f"cannot decode the request: {error}") from error
+    if not isinstance(document, dict):
+        raise RequestError(f"cannot decode the request: expected a JSON object, got {type(document).__name__}")
+    return {key.lower(): value for key, value in document.items()}
+
+
+def _node_list(value: object) -> tuple[tuple[Node, ...], tuple[object, ...]]:
+    items = value.get("items", value.get("Items")) if isinstance(value, dict) else None
+    if items is None:
+        items = []
+    if not isinstance(items, list):
+        raise RequestError("Nodes: expected a NodeList with items")
+    nodes = tuple(node_of(item) for item in items)
+    if not all(node.name for node in nodes):
+        raise RequestError("Nodes: every item needs a metadata.name")
+    return nodes, tuple(items)
+
+
+def decode_filter(body: bytes) -> FilterArgs:
+    """`ExtenderArgs` from its JSON. Raises `RequestError` with the text that goes into `Error`."""
+    try:
+        exact = _EXACT.decode(body)
+        pod, names = exact.pod, exact.names
+        nodes: tuple[Node, ...] | None = None
+        items: tuple[object, ...] = ()
+        if exact.nodes is not None and bytes(exact.nodes) != b"null":
+            nodes, items = _node_list(orjson.loads(exact.nodes))
+        if pod is None or (names is None and nodes is None):
+            # Another case of the keys, or really missing: look again, leniently.
+            fields = _loads(body)
+            pod = pod_of(fields["pod"]) if fields.get("pod") is not None else None
+            if fields.get("nodenames") is not None:
+                names = msgspec.convert(fields["nodenames"], list[str])
+            if fields.get("nodes") is not None:
+                nodes, items = _node_list(fields["nodes"])
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise RequestError(f"cannot decode the request: {error}") from error
+    if pod is None:
+        raise RequestError("extender args missing pod")
+    if names is None and nodes is None:
+        raise RequestError("extender args missing nodes: expected NodeNames or Nodes")
+    return FilterArgs(pod, tuple(names) if names is not None else None, nodes, items)
+
+
+def decode_bind(body: bytes) -> BindRequest:
+    """`ExtenderBindingArgs` from its JSON. Raises `RequestError`."""
+    fields = _loads(body)
+    values = []
+    for key in ("PodNamespace", "PodName", "PodUID", "Node"):
+        value = fields.get(key.lower())
+        if not isinstance(value, str) or not value:
+            raise RequestError(f"binding args: {key} must be a text that is not empty, got {value!r}")
+        values.append(value)
+    return BindRequest(*values)
+
+
+def failed_filter(error: str) -> FilterResult:
+    """Only `Error` set."""
+    return {"Nodes": None, "NodeNames": None, "FailedNodes": None, "FailedAndUnresolvableNodes": None, "Error": error}
+
+
+def encode_filter(filtered: Filtered, args: FilterArgs, every_refusal: bool = False) -> FilterResult:
+    """The answer in the form asked: names for names, a node list for whole nodes.
+
+    With a node found the refusals stay out, as recorded, unless `every_refusal` asks for them (simulations).
+    """
+    if filtered.error:
+        return failed_filter(filtered.error)
+    result = failed_filter("")
+    hopeless = dict(filtered.unresolvable or {})
+    failed = {name: text for name, text in (filtered.failed or {}).items() if name not in hopeless}
+    if filtered.nodes is not None:
+        if args.nodes is not None:
+            result["Nodes"] = {"metadata": {}, "items": _chosen(filtered.nodes, args)}
+        else:
+            result["NodeNames"] = list(filtered.nodes)
+    if filtered.nodes is None or every_refusal:
+        result["FailedNodes"] = failed if failed or every_refusal or not hopeless else {}
+        result["FailedAndUnresolvableNodes"] = hopeless or None
+    return result
+
+
+def _chosen(names: Sequence[str], args: FilterArgs) -> list[object]:
+    by_name = {node.name: item for node, item in zip(args.nodes or (), args.items, strict=True)}
+    return [by_name[name] for name in names if name in by_name]
