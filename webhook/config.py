@@ -1,13 +1,21 @@
 """The webhook's settings, and reading them from the command line (HAMi v2.10's flag names where one exists)."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
 
-from serving.flags import boolean, duration, labels
+from serving.flags import (
+    add_bool_flag,
+    add_cluster_flags,
+    add_log_flags,
+    address,
+    duration,
+    hyphened,
+    names,
+    value,
+)
 from webhook.errors import SettingsError
 
 __all__ = ["AdmissionSettings", "Settings", "parse"]
@@ -18,8 +26,6 @@ ANY_SCHEDULER = "*"
 KLOG_DEBUG = 4
 """klog's verbosity from which it is chatty."""
 _PORT_MAX = 65535
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,33 +96,10 @@ class Settings:
                 raise SettingsError(f"{flag}: port {port} is out of range, accepted are 0 to {_PORT_MAX}")
         if self.kube_timeout_s < 0 or self.drain_timeout_s < 0:
             raise SettingsError("--kube-timeout and --drain-timeout must not be negative")
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()):
-        raise ValueError(f"{text!r} is not an address: expected host:port or :port")
-    return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
-
-
-def _seconds(text: str) -> float:
-    return float(text) if text.isascii() and text.isdigit() else duration(text)
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(name for name in (part.strip() for part in text.split(",")) if name)
-
-
-def _value(read: Callable[[str], T]) -> Callable[[str], T]:
-    """An argparse type whose error is the reader's own text."""
-
-    def convert(text: str) -> T:
-        try:
-            return read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return convert
+        if self.kube_qps > 0 and self.kube_burst < 1:
+            raise SettingsError(
+                f"--kube-burst: {self.kube_burst} is not accepted: with --kube-qps above 0 it must be at least 1"
+            )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -132,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--http-bind",
         "--bind-address",
-        type=_value(_address),
+        type=value(address),
         default=("0.0.0.0", 8443),
         metavar="HOST:PORT",
         help="where /webhook and /validate listen (default 0.0.0.0:8443)",
@@ -141,14 +124,14 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--key-file", type=Path, metavar="FILE", help="its key, PEM")
     serve.add_argument(
         "--metrics-bind-address",
-        type=_value(_address),
+        type=value(address),
         default=("0.0.0.0", 8080),
         metavar="HOST:PORT",
         help="where /healthz, /readyz and /metrics listen, plain HTTP (default :8080)",
     )
     serve.add_argument(
         "--drain-timeout",
-        type=_value(duration),
+        type=value(duration),
         default=25.0,
         metavar="DURATION",
         help="what requests under way have to end at SIGTERM (default 25s)",
@@ -157,18 +140,12 @@ def _parser() -> argparse.ArgumentParser:
     pods.add_argument(
         "--scheduler-name", default="hami-scheduler", help="put into device pods (default hami-scheduler)"
     )
-    pods.add_argument(
-        "--force-overwrite-default-scheduler",
-        type=_value(boolean),
-        nargs="?",
-        const=True,
-        default=True,
-        metavar="BOOL",
-        help="take over device pods that name default-scheduler (default true)",
+    add_bool_flag(
+        pods, "--force-overwrite-default-scheduler", True, "take over device pods that name default-scheduler"
     )
     pods.add_argument(
         "--foreign-schedulers",
-        type=_value(_names),
+        type=value(names),
         default=frozenset(),
         metavar="NAME,NAME",
         help="other schedulers that may have device pods, * for all (default none)",
@@ -179,58 +156,13 @@ def _parser() -> argparse.ArgumentParser:
         default="deny",
         help="what /validate does to device pods labelled hami.io/webhook: ignore (default deny)",
     )
-    pods.add_argument("--quota-counts", default="placed", help="pods that count as used quota: placed (default)")
     pods.add_argument(
-        "--quota-in-webhook",
-        type=_value(boolean),
-        nargs="?",
-        const=True,
-        default=False,
-        metavar="BOOL",
-        help="check quota in /webhook too (default false: /validate does)",
+        "--quota-counts", default="placed", help="which pods count as used quota (default placed: with cards)"
     )
-    cluster = parser.add_argument_group("cluster")
-    cluster.add_argument(
-        "--device-config-file", default="", metavar="FILE", help="accelerator families, YAML (default: shipped values)"
-    )
-    cluster.add_argument(
-        "--node-label-selector",
-        type=_value(labels),
-        default={},
-        metavar="K=V,K=V",
-        help="count these nodes' cards only",
-    )
-    cluster.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config, then in-cluster")
-    cluster.add_argument("--kube-qps", type=float, default=500.0, help="API requests a second (default 500)")
-    cluster.add_argument("--kube-burst", type=int, default=1000, help="API requests at once (default 1000)")
-    cluster.add_argument(
-        "--kube-timeout",
-        type=_value(_seconds),
-        default=0.0,
-        metavar="SECONDS",
-        help="longest API call (default 0: 30 s)",
-    )
-    parser.add_argument(
-        "--debug", type=_value(boolean), nargs="?", const=True, default=False, metavar="BOOL", help="log more"
-    )
-    parser.add_argument(
-        "-v",
-        "--v",
-        dest="verbosity",
-        type=int,
-        default=0,
-        metavar="N",
-        help="klog verbosity; 4 and above log as --debug",
-    )
+    add_bool_flag(pods, "--quota-in-webhook", False, "check quota in /webhook too, beside /validate")
+    add_cluster_flags(parser)
+    add_log_flags(parser)
     return parser
-
-
-def _hyphened(argument: str) -> str:
-    """`--cert_file=x` as `--cert-file=x`: both spellings are in use."""
-    if not argument.startswith("--"):
-        return argument
-    name, equals, value = argument.partition("=")
-    return name.replace("_", "-") + equals + value
 
 
 def parse(argv: Sequence[str]) -> Settings:
@@ -238,7 +170,7 @@ def parse(argv: Sequence[str]) -> Settings:
 
     Raises `SettingsError` for values that are readable but not accepted.
     """
-    given = _parser().parse_args([_hyphened(argument) for argument in argv])
+    given = _parser().parse_args([hyphened(argument) for argument in argv])
     return Settings(
         admission=AdmissionSettings(
             scheduler_name=given.scheduler_name,

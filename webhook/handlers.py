@@ -154,7 +154,9 @@ def review_handler(path: str, judge: Judge, metrics: AdmissionMetrics) -> Handle
         began = perf_counter()
         verdict = _judged(judge, review, path)
         outcome = _outcome(verdict)
-        metrics.answered(path, outcome, verdict.reason, perf_counter() - began)
+        metrics.answered(path, outcome, perf_counter() - began)
+        if outcome == "denied" and verdict.reason is not None:
+            metrics.denied(path, verdict.reason)
         request[OUTCOME] = _log_words(review, verdict, outcome)
         return web.Response(body=orjson.dumps(answer_of(review, verdict)), content_type="application/json")
 

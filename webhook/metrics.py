@@ -23,8 +23,10 @@ class AdmissionMetrics:
             "slotwise_admission_denials", "Pods refused, by reason.", ["path", "reason"], registry=registry
         )
 
-    def answered(self, path: str, outcome: str, reason: RefusalReason | None, seconds: float) -> None:
-        """Count one answer; `outcome` is allowed, patched, denied or error."""
+    def answered(self, path: str, outcome: str, seconds: float) -> None:
+        """Count one answer; `outcome` is allowed, patched, denied or error (a fault of ours)."""
         self._seconds.labels(path, outcome).observe(seconds)
-        if reason is not None:
-            self._denials.labels(path, reason.value).inc()
+
+    def denied(self, path: str, reason: RefusalReason) -> None:
+        """Count one refusal."""
+        self._denials.labels(path, reason.value).inc()

@@ -23,14 +23,13 @@ __all__ = ["Feed", "WebhookService"]
 class Feed(Protocol):
     """What fills the ledger from the cluster."""
 
-    @property
-    def synced(self) -> bool:
-        """Whether the ledger shows the cluster as it is."""
+    def reason(self) -> str | None:
+        """Why the ledger may not show the cluster as it is; None when it does."""
         ...
 
 
 class WebhookService:
-    """Everything that runs; the ledger belongs to the caller, and so does `feed`, if another process part needs it too.
+    """Everything that runs; ledger and feed are the caller's, who starts and stops the feed.
 
     Without a feed the ledger counts as current: whoever shares it in-process keeps it so. Raises `TlsFilesError` for a certificate
     that cannot be served.
@@ -62,9 +61,8 @@ class WebhookService:
 
     def not_ready(self) -> Sequence[str]:
         """Why the service cannot decide truthfully right now; nothing means ready."""
-        if self._feed is not None and not self._feed.synced:
-            return ["the ledger does not show the cluster as it is yet"]
-        return []
+        reason = self._feed.reason() if self._feed is not None else None
+        return [] if reason is None else [reason]
 
     def listeners(self) -> list[Listener]:
         """The sockets to open: admission first, then the plain port."""

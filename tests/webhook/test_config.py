@@ -1,0 +1,111 @@
+"""The command line."""
+
+from pathlib import Path
+
+import pytest
+
+from webhook.__main__ import main
+from webhook.config import AdmissionSettings, Settings, parse
+from webhook.errors import SettingsError
+
+
+def test_defaults_are_the_settings_own() -> None:
+    assert parse([]) == Settings()
+
+
+def test_every_flag_in_either_spelling() -> None:
+    flags = (
+        "--http_bind=127.0.0.1:9443 --cert_file=/tls/tls.crt --key-file /tls/tls.key --metrics_bind_address=:9090"
+        " --drain-timeout=1m30s --scheduler-name=s --force-overwrite-default-scheduler=false"
+        " --foreign-schedulers=volcano,yunikorn --ignored_device_pods=warn --quota-counts=placed --quota-in-webhook"
+        " --device-config-file=d.yaml --node-label-selector=gpu=on,zone=a --kubeconfig=k --kube-qps=5 --kube-burst=10"
+        " --kube-timeout=7 -v=4"
+    )
+    settings = parse(flags.split())
+    assert settings == Settings(
+        admission=AdmissionSettings(
+            scheduler_name="s",
+            force_overwrite_default_scheduler=False,
+            foreign_schedulers=frozenset({"volcano", "yunikorn"}),
+            ignored_device_pods="warn",
+            quota_in_webhook=True,
+        ),
+        host="127.0.0.1",
+        port=9443,
+        cert_file=Path("/tls/tls.crt"),
+        key_file=Path("/tls/tls.key"),
+        plain_port=9090,
+        device_config_file="d.yaml",
+        node_selector={"gpu": "on", "zone": "a"},
+        kubeconfig="k",
+        kube_qps=5,
+        kube_burst=10,
+        kube_timeout_s=7,
+        drain_timeout_s=90,
+        debug=True,
+    )
+
+
+def test_verbosity_below_4_is_no_debugging() -> None:
+    assert not parse(["-v=3"]).debug
+    assert parse(["--debug"]).debug
+
+
+UNREADABLE = {
+    "unknown": ("--nonsense=1", "unrecognized arguments: --nonsense=1"),
+    "a shortened flag": ("--scheduler=x", "unrecognized arguments"),
+    "an address without port": ("--http_bind=localhost", "'localhost' is not an address: expected host:port or :port"),
+    "a duration without unit": ("--drain-timeout=25", "'25' is not a duration"),
+    "a boolean that is none": ("--quota-in-webhook=maybe", "'maybe' is not a boolean: expected true or false"),
+    "an unknown word": ("--ignored-device-pods=drop", "invalid choice: 'drop'"),
+}
+
+
+@pytest.mark.parametrize(("flag", "text"), UNREADABLE.values(), ids=UNREADABLE)
+def test_unreadable_flags(flag: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([flag])
+    assert ended.value.code == 2
+    assert text in capsys.readouterr().err
+
+
+REFUSED = {
+    "admitted": (
+        ["--quota-counts=admitted"],
+        "webhook: --quota-counts: admitted is not available in this version: expected placed\n",
+    ),
+    "another word for quota": (
+        ["--quota-counts=all"],
+        "webhook: --quota-counts: 'all' is not accepted: expected placed\n",
+    ),
+    "half a pair": (["--cert_file=x"], "webhook: --cert_file and --key_file belong together: give both or neither\n"),
+    "a negative time": (["--drain-timeout=-1s"], "webhook: --kube-timeout and --drain-timeout must not be negative\n"),
+    "a burst below 1": (
+        ["--kube-burst=0"],
+        "webhook: --kube-burst: 0 is not accepted: with --kube-qps above 0 it must be at least 1\n",
+    ),
+    "a missing device config": (
+        ["--device-config-file=/nowhere.yaml"],
+        "webhook: cannot read the device configuration /nowhere.yaml:"
+        " [Errno 2] No such file or directory: '/nowhere.yaml'\n",
+    ),
+    "a missing kubeconfig": (
+        ["--kubeconfig=/nowhere"],
+        "webhook: --kubeconfig: no such file: /nowhere\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("argv", "text"), REFUSED.values(), ids=REFUSED)
+def test_values_that_cannot_be_used_end_the_start(
+    argv: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    assert capsys.readouterr().err == text
+
+
+def test_a_word_outside_the_list_is_no_setting() -> None:
+    with pytest.raises(SettingsError, match="'drop' is not accepted: expected deny, warn, allow"):
+        AdmissionSettings(ignored_device_pods="drop")
+    with pytest.raises(SettingsError, match="port 70000 is out of range"):
+        Settings(port=70000)

@@ -1,0 +1,161 @@
+"""Whatever a pod looks like: the patch leads exactly to the mutated pod, touches our paths only, and leads nowhere twice."""
+
+import re
+from copy import deepcopy
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.webhook.builders import Cluster, applied
+from webhook.admission import FOREIGN_SCHEDULER
+from webhook.validators import RefusalReason
+from webhook.wire import JsonObject
+
+PROTECTED = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-phase", "hami.io/vgpu-devices-allocated")
+RESOURCES = (
+    "nvidia.com/gpu",
+    "nvidia.com/gpumem",
+    "nvidia.com/gpumem-percentage",
+    "nvidia.com/gpucores",
+    "nvidia.com/priority",
+    "cpu",
+)
+VARIABLES = ("CUDA_TASK_PRIORITY", "GPU_CORE_UTILIZATION_POLICY", "NVIDIA_VISIBLE_DEVICES", "A")
+
+texts = st.text(max_size=5)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | texts,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2),
+    max_leaves=4,
+)
+unknown = st.dictionaries(st.sampled_from(["x-new", "~odd/key", "é"]), json_values, max_size=2)
+
+
+def objects(optional: dict[str, st.SearchStrategy[object]]) -> st.SearchStrategy[JsonObject]:
+    """Objects with any of the fields, each possibly null, and fields nobody knows."""
+    nullable = {key: st.none() | value for key, value in optional.items()}
+    return st.builds(lambda known, more: {**more, **known}, st.fixed_dictionaries({}, optional=nullable), unknown)
+
+
+amounts = st.sampled_from([0, 1, "1", 2, 30, "50", 100, "100", "1k", 150])
+quantities = st.dictionaries(st.sampled_from(RESOURCES), amounts, max_size=4)
+containers = st.builds(
+    lambda name, rest: {**({} if name is None else {"name": name}), **rest},
+    st.none() | st.sampled_from(["main", "a/b", "c~d"]),
+    objects(
+        {
+            "resources": objects({"limits": quantities, "requests": quantities}),
+            "env": st.lists(
+                st.fixed_dictionaries(
+                    {"name": st.sampled_from(VARIABLES)}, optional={"value": st.sampled_from(["0", "none", "force"])}
+                ),
+                max_size=3,
+            ),
+            "securityContext": objects({"privileged": st.booleans()}),
+        }
+    ),
+)
+annotations = st.dictionaries(st.sampled_from([*PROTECTED, "keep", "nvidia.com/use-gputype"]), texts, max_size=4)
+pods = st.builds(
+    lambda metadata, spec, listed, more: {**more, "metadata": metadata, "spec": {**spec, "containers": listed}},
+    objects({"annotations": annotations, "labels": annotations, "name": texts, "generateName": texts}),
+    objects(
+        {
+            "initContainers": st.lists(containers, max_size=2),
+            "schedulerName": st.sampled_from(["", "default-scheduler", "hami-scheduler", "volcano"]),
+            "runtimeClassName": st.sampled_from(["", "kata"]),
+            "nodeName": st.sampled_from(["", "n1"]),
+        }
+    ),
+    st.lists(containers, min_size=1, max_size=3),
+    unknown,
+)
+configs = st.fixed_dictionaries(
+    {},
+    optional={
+        "overwriteEnv": st.booleans(),
+        "gpuCorePolicy": st.sampled_from(["default", "force"]),
+        "runtimeClassName": st.sampled_from(["", "nvidia"]),
+        "defaultGPUNum": st.integers(0, 2),
+        "defaultMemory": st.sampled_from([0, 500]),
+        "defaultCores": st.sampled_from([0, 30]),
+    },
+)
+
+OURS = re.compile(
+    r"/metadata/(annotations|labels)/hami\.io~1[a-z-]+"
+    r"|/spec/(schedulerName|runtimeClassName)"
+    r"|/spec/(initContainers|containers)/\d+/(env(/-)?|resources|resources/limits|resources/limits/nvidia\.com~1(gpu|gpucores))"
+)
+
+
+def without_ours(pod: JsonObject) -> JsonObject:
+    """The pod less what we may write: the rest must be as it came."""
+    rest = deepcopy(pod)
+    for kind in ("annotations", "labels"):
+        held = rest["metadata"].get(kind) or {}  # type: ignore[attr-defined]
+        for key in PROTECTED if kind == "annotations" else PROTECTED[:1]:
+            held.pop(key, None)
+    spec = rest["spec"]
+    assert isinstance(spec, dict)
+    for key in ("schedulerName", "runtimeClassName"):
+        spec.pop(key, None)
+    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
+        container.pop("env", None)
+        (container.get("resources") or {}).pop("limits", None)
+        if not container.get("resources"):
+            container.pop("resources", None)
+    return rest
+
+
+def all_containers(pod: JsonObject) -> list[JsonObject]:
+    spec = pod["spec"]
+    assert isinstance(spec, dict)
+    return [*(spec.get("initContainers") or ()), *spec["containers"]]
+
+
+def limits_of(container: JsonObject) -> JsonObject:
+    resources = container.get("resources")
+    limits = resources.get("limits") if isinstance(resources, dict) else None
+    return limits if isinstance(limits, dict) else {}
+
+
+@given(pod=pods, nvidia=configs)
+@settings(max_examples=300, deadline=None)
+def test_the_patch_is_the_mutation(pod: JsonObject, nvidia: dict[str, object]) -> None:
+    admission = Cluster(nvidia).admission
+    before = deepcopy(pod)
+    verdict = admission.mutate(pod, "default")
+    assert pod == before
+    assert applied(pod, verdict.patch) == verdict.pod
+    for operation in verdict.patch:
+        if operation["op"] != "test":
+            assert OURS.fullmatch(operation["path"]), operation
+    assert any(operation["op"] != "test" for operation in verdict.patch) is (verdict.pod != pod)
+
+    assert without_ours(verdict.pod) == without_ours(pod)
+    for old, new in zip(all_containers(pod), all_containers(verdict.pod), strict=True):
+        env_before, env_after = old.get("env") or [], new.get("env") or []
+        assert env_after[: len(env_before)] == env_before  # type: ignore[index, arg-type]
+        assert limits_of(old).items() <= limits_of(new).items()
+
+    again = admission.mutate(verdict.pod, "default")
+    assert (again.allowed, again.message, again.patch) == (verdict.allowed, verdict.message, [])
+
+
+@given(pod=pods, nvidia=configs)
+@settings(max_examples=200, deadline=None)
+def test_what_webhook_let_through_validate_lets_through(pod: JsonObject, nvidia: dict[str, object]) -> None:
+    """Except device pods that `/webhook` does not take over: those stay with another scheduler, and never become ours."""
+    admission = Cluster(nvidia).admission
+    mutated = admission.mutate(pod, "default")
+    final = admission.validate(mutated.pod, "default")
+    if not mutated.allowed:
+        assert not final.allowed
+    elif mutated.message == FOREIGN_SCHEDULER:
+        assert final.reason in (None, RefusalReason.SCHEDULER, RefusalReason.FORGED)
+    else:
+        spec = mutated.pod["spec"]
+        assert isinstance(spec, dict)
+        takes_over = spec.get("schedulerName") == "hami-scheduler"
+        assert final.reason in ((None,) if takes_over else (None, RefusalReason.SCHEDULER))
