@@ -45,11 +45,11 @@ class SeenPod:
         return list(status.get("conditions") or ())
 
 
-class _NodeSpec(msgspec.Struct):
+class _NodeSpec(msgspec.Struct, frozen=True):
     unschedulable: bool = False
 
 
-class _NodeWithSpec(msgspec.Struct):
+class _NodeWithSpec(msgspec.Struct, frozen=True):
     spec: _NodeSpec = _NodeSpec()
 
 

@@ -71,7 +71,7 @@ async def start_services(stack: AsyncExitStack, client: KubeClient, ledger: Ledg
     admission, _ = await _listen(stack, webhook.listeners(), "webhook")
 
     scheduler = SchedulerService(
-        SchedulerSettings(scheduler_name=SCHEDULER_NAME, host=LOOPBACK, port=0, views_host=LOOPBACK, views_port=0),
+        SchedulerSettings(scheduler_name=SCHEDULER_NAME, host=LOOPBACK, port=0, plain_host=LOOPBACK, plain_port=0),
         client,
         ledger,
         feed,
