@@ -186,21 +186,10 @@ class KubeClient:
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise unreachable(str(call), error) from error
 
-    async def create(
-        self,
-        resource: Resource,
-        body: JsonObject,
-        namespace: str | None = None,
-        *,
-        name: str | None = None,
-        subresource: str | None = None,
-    ) -> JsonObject:
-        """Create an object, or post to `subresource` of `name`. Raises AlreadyExists, Invalid, OutcomeUnknown."""
-        if name is None:
-            path, verb = resource.collection(namespace), "create"
-        else:
-            path, verb = resource.item(name, namespace, subresource), f"create/{subresource}"
-        return await self._write(Call(verb, resource.label, "POST", path, body=orjson.dumps(body)))
+    async def create(self, resource: Resource, body: JsonObject, namespace: str | None = None) -> JsonObject:
+        """Create an object. Raises AlreadyExists, Invalid, OutcomeUnknown."""
+        path = resource.collection(namespace)
+        return await self._write(Call("create", resource.label, "POST", path, body=orjson.dumps(body)))
 
     async def merge_patch(
         self,
@@ -213,7 +202,7 @@ class KubeClient:
     ) -> JsonObject:
         """Merge `body` into an object; `metadata.resourceVersion` and `metadata.uid` in it are preconditions.
 
-        Raises Conflict, NotFound, Invalid, OutcomeUnknown.
+        Raises Conflict (another resourceVersion), Invalid (another UID), NotFound, OutcomeUnknown.
         """
         path = resource.item(name, namespace, subresource)
         return await self._write(

@@ -39,7 +39,10 @@ class PodPatcher(Protocol):
     """Merge-patches pods; preconditions are `metadata.uid` and `metadata.resourceVersion` in the body."""
 
     async def patch_pod(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
-        """The pod as stored. Raises Conflict (a precondition fails), OutcomeUnknown and every other KubeError."""
+        """The pod as stored.
+
+        Raises Conflict (another resourceVersion), Invalid (another UID), OutcomeUnknown and every other KubeError.
+        """
         ...
 
 

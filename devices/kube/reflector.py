@@ -318,6 +318,11 @@ class Reflector(Generic[T]):
         """
         held = set(self._consumer.known())
         missed = newer = gone = 0
+        # Deletions first: an object and its successor of the same name are never held at once.
+        for uid in sorted((held | self._seen.uids()) - {identity.uid for identity in listed}):
+            gone += 1
+            last = self._seen.get(uid) or SeenObject(uid, "", "", 0)
+            self._delete(replace(last, revision=revision))
         for identity in listed:
             if identity.uid in held and self._seen.revision(identity.uid) == identity.revision:
                 continue
@@ -328,11 +333,6 @@ class Reflector(Generic[T]):
             else:
                 newer += 1
             self._put(identity, items[identity.uid])
-        present = {identity.uid for identity in listed}
-        for uid in sorted((held | self._seen.uids()) - present):
-            gone += 1
-            last = self._seen.get(uid) or SeenObject(uid, "", "", 0)
-            self._delete(replace(last, revision=revision))
         for kind, count in (("missed", missed), ("newer", newer), ("gone", gone)):
             self._metrics.differences.labels(self._resource.label, cause.value, kind).inc(count)
         if missed or newer or gone:
@@ -408,10 +408,27 @@ class Reflector(Generic[T]):
         elif kind == "DELETED":
             self._delete(identity)
         else:
-            item = self._read(identity, event.raw)
-            if item is not None:
-                self._put(identity, item)
+            self._change(identity, event.raw)
         self._progress.advance(identity.revision)
+
+    def _change(self, identity: SeenObject, raw: bytes) -> None:
+        """ADDED or MODIFIED."""
+        namesake = self._seen.namesake(identity)
+        if namesake is not None:
+            if namesake.revision > identity.revision:  # late, and gone since
+                self._metrics.ignored.labels(self._resource.label).inc()
+                return
+            self._metrics.differences.labels(self._resource.label, "namesake", "missed").inc()
+            _log.warning(
+                "%s %s/%s is another object than before, and the end of the old one never came",
+                self._resource.label,
+                identity.namespace,
+                identity.name,
+            )
+            self._delete(replace(namesake, revision=identity.revision))
+        item = self._read(identity, raw)
+        if item is not None:
+            self._put(identity, item)
 
     # --- single objects ---
 

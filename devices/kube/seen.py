@@ -30,6 +30,7 @@ class Seen:
 
     def __init__(self) -> None:
         self._present: dict[str, SeenObject] = {}
+        self._by_name: dict[tuple[str, str], str] = {}
         self._deleted: OrderedDict[str, int] = OrderedDict()
 
     def get(self, uid: str) -> SeenObject | None:
@@ -56,14 +57,20 @@ class Seen:
         gone_at = self._deleted.get(candidate.uid)
         return gone_at is None or candidate.revision > gone_at
 
+    def namesake(self, candidate: SeenObject) -> SeenObject | None:
+        """Another object held under the same namespace and name: one of the two is gone, the older."""
+        uid = self._by_name.get((candidate.namespace, candidate.name), candidate.uid)
+        return None if uid == candidate.uid else self._present.get(uid)
+
     def put(self, delivered: SeenObject) -> None:
         """The consumer holds this state now."""
         self._present[delivered.uid] = delivered
+        self._by_name[delivered.namespace, delivered.name] = delivered.uid
         self._deleted.pop(delivered.uid, None)
 
     def delete(self, delivered: SeenObject) -> None:
         """The consumer has let it go."""
-        self._present.pop(delivered.uid, None)
+        self.forget(delivered.uid)
         self._deleted[delivered.uid] = delivered.revision
         self._deleted.move_to_end(delivered.uid)
         if len(self._deleted) > _REMEMBERED_DELETIONS:
@@ -71,9 +78,12 @@ class Seen:
 
     def forget(self, uid: str) -> None:
         """It is not known what the consumer holds of this one."""
-        self._present.pop(uid, None)
+        seen = self._present.pop(uid, None)
+        if seen is not None and self._by_name.get((seen.namespace, seen.name)) == uid:
+            del self._by_name[seen.namespace, seen.name]
 
     def replace(self, listed: Iterable[SeenObject]) -> None:
         """The consumer holds exactly these."""
         self._present = {seen.uid: seen for seen in listed}
+        self._by_name = {(seen.namespace, seen.name): seen.uid for seen in self._present.values()}
         self._deleted.clear()

@@ -17,8 +17,10 @@ def api() -> FakeApi:
 
 @pytest.fixture
 async def server(api: FakeApi) -> AsyncIterator[TestServer]:
-    async with TestServer(api.application(), host="127.0.0.1") as running:
-        yield running
+    running = TestServer(api.application(), host="127.0.0.1")
+    await running.start_server()
+    yield running
+    await running.close()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A small API server over real HTTP: pods in one store, lists in pages, watches, and whatever answer a test puts in front."""
+"""A small API server over real HTTP: pods, lists in pages, watches, and whatever answer a test puts in front."""
 
 import asyncio
 import json
@@ -45,6 +45,11 @@ class Happening:
 
     def tell(self) -> None:
         self._changed.set()
+
+    async def changed(self) -> None:
+        """Wait for the next change; one since the last wait counts."""
+        await self._changed.wait()
+        self._changed.clear()
 
     async def until(self, holds: Callable[[], object]) -> None:
         async with asyncio.timeout(10):
@@ -171,13 +176,11 @@ class FakeApi:
         self._streams.add(grown)
         try:
             while self._cuts == cuts:
-                while place < len(self.history):
-                    await response.write(self.history[place][1])
-                    place += 1
-                if self._cuts == cuts:
-                    await grown.until(lambda: self._cuts != cuts or place < len(self.history))
-        except TimeoutError:
-            pass
+                if place == len(self.history):
+                    await grown.changed()
+                    continue
+                await response.write(self.history[place][1])
+                place += 1
         finally:
             self._streams.discard(grown)
             self.open_watches -= 1

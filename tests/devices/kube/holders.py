@@ -14,11 +14,15 @@ class Meta(msgspec.Struct, rename="camel"):
     resource_version: str
 
 
+class Spec(msgspec.Struct):
+    typed: int | None = None
+
+
 class Thing(msgspec.Struct):
     """A pod, of which the tests read the metadata and one typed field that can be malformed."""
 
     metadata: Meta
-    spec: dict[str, int | str | None] = {}
+    spec: Spec = msgspec.field(default_factory=Spec)
 
 
 decode = msgspec.json.Decoder(Thing).decode

@@ -404,11 +404,28 @@ async def test_watch_that_breaks_is_unreachable(api: FakeApi, client: KubeClient
         return response
 
     api.script.append(breaks)
-    got: list[str] = []
+    events = client.watch(PODS, resource_version="1", timeout_s=5)
+    assert (await anext(events)).type == "ADDED"
     with pytest.raises(Unreachable):
-        async for event in client.watch(PODS, resource_version="1", timeout_s=5):
-            got.append(event.type)
-    assert got == ["ADDED"]
+        await anext(events)
+
+
+async def test_event_longer_than_any_object_ends_the_watch(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("devices.kube.client._LONGEST_EVENT_BYTES", 1000)
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        await response.write(b"x" * 1001)
+        await api.happening.until(lambda: False)
+        return response
+
+    api.script.append(endless)
+    with pytest.raises(MalformedReply, match="longer than 1000 bytes"):
+        await anext(client.watch(PODS, resource_version="1", timeout_s=5))
 
 
 async def test_watch_from_too_long_ago_is_gone(api: FakeApi, client: KubeClient) -> None:
@@ -443,6 +460,26 @@ async def test_own_rate_limit_holds_back_and_says_so(api: FakeApi, base_url: str
             await client.bind("ns", "p", {}, 0.5)
     assert waits.seconds == [1.0]
     assert len(api.requests) == 2
+
+
+async def test_time_that_is_up_before_the_request_leaves_sends_nothing(api: FakeApi, base_url: str) -> None:
+    now = [0.0]
+
+    async def slow_reload() -> Credentials:
+        now[0] += 60
+        return Credentials("Bearer late")
+
+    access = ClusterAccess(
+        base_url,
+        source="test",
+        credentials=Credentials("Bearer early", renew_at_unix_s=0),
+        reload=slow_reload,
+        wall_clock=iter([0.0, *[100.0] * 9]).__next__,
+    )
+    async with KubeClient(access, SETTINGS, clock=lambda: now[0]) as client:
+        with pytest.raises(NotSent, match="time was up"):
+            await client.bind("ns", "p", {}, 5)
+    assert api.requests == []
 
 
 class ChangingAccess(ClusterAccess):

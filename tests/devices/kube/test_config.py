@@ -1,6 +1,5 @@
 """Finding the cluster and credentials: kubeconfig files, exec plugins, service accounts, arguments."""
 
-import json
 import stat
 import sys
 from collections.abc import Mapping
@@ -16,14 +15,19 @@ from devices.kube.errors import ConfigError
 
 
 def kubeconfig(
-    path: Path, user: Mapping[str, object] | None, *, server: str = "http://127.0.0.1:1", **context: str
+    path: Path,
+    user: Mapping[str, object] | None,
+    *,
+    server: str = "http://127.0.0.1:1",
+    cluster: Mapping[str, object] | None = None,
+    **context: str,
 ) -> str:
     document = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "here",
         "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"} | context}],
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "clusters": [{"name": "c", "cluster": {"server": server} | dict(cluster or {})}],
         "users": [] if user is None else [{"name": "u", "user": dict(user)}],
     }
     path.write_text(yaml.safe_dump(document))
@@ -127,7 +131,8 @@ def plugin(path: Path, body: str) -> dict[str, object]:
         "run = int(count.read_text()) + 1 if count.exists() else 1\n"
         "count.write_text(str(run))\n"
         f"{body}\n"
-        "print(json.dumps({'apiVersion': 'client.authentication.k8s.io/v1', 'kind': 'ExecCredential', 'status': status}))\n"
+        "version = 'client.authentication.k8s.io/v1'\n"
+        "print(json.dumps({'apiVersion': version, 'kind': 'ExecCredential', 'status': status}))\n"
     )
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(path)}}
@@ -237,7 +242,7 @@ EXPLICIT = {
 @pytest.mark.parametrize(("arguments", "named"), EXPLICIT.values(), ids=EXPLICIT)
 def test_arguments_that_cannot_be_used(arguments: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        explicit_access(**arguments)  # type: ignore[arg-type]
+        explicit_access(**arguments)
 
 
 async def test_kubeconfig_with_tls_and_client_certificate(tmp_path: Path) -> None:
@@ -245,21 +250,17 @@ async def test_kubeconfig_with_tls_and_client_certificate(tmp_path: Path) -> Non
     authority.cert_pem.write_to_path(tmp_path / "ca.crt")
     certificate = authority.issue_cert("me")
     certificate.private_key_and_cert_chain_pem.write_to_path(tmp_path / "me.pem")
-    path = Path(
-        kubeconfig(
-            tmp_path / "config",
-            {"client-certificate": str(tmp_path / "me.pem"), "client-key": str(tmp_path / "me.pem")},
-            server="https://127.0.0.1:1/k8s/",
-        )
+    path = kubeconfig(
+        tmp_path / "config",
+        {"client-certificate": str(tmp_path / "me.pem"), "client-key": str(tmp_path / "me.pem")},
+        server="https://127.0.0.1:1/k8s/",
+        cluster={
+            "certificate-authority": str(tmp_path / "ca.crt"),
+            "tls-server-name": "kubernetes",
+            "proxy-url": "http://127.0.0.1:2",
+        },
     )
-    document = yaml.safe_load(path.read_text())
-    document["clusters"][0]["cluster"] |= {
-        "certificate-authority": str(tmp_path / "ca.crt"),
-        "tls-server-name": "kubernetes",
-        "proxy-url": "http://127.0.0.1:2",
-    }
-    path.write_text(json.dumps(document))
-    access = await load_access(str(path), environ={})
+    access = await load_access(path, environ={})
     assert access.host == "https://127.0.0.1:1/k8s"
     assert (access.server_hostname, access.proxy) == ("kubernetes", "http://127.0.0.1:2")
     assert access.ssl_context is not None
@@ -268,11 +269,9 @@ async def test_kubeconfig_with_tls_and_client_certificate(tmp_path: Path) -> Non
 
 
 async def test_unchecked_certificates_are_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = Path(kubeconfig(tmp_path / "config", {"token": "t"}, server="https://127.0.0.1:1"))
-    document = yaml.safe_load(path.read_text())
-    document["clusters"][0]["cluster"]["insecure-skip-tls-verify"] = True
-    path.write_text(json.dumps(document))
-    access = await load_access(str(path), environ={})
+    unchecked = {"insecure-skip-tls-verify": True}
+    path = kubeconfig(tmp_path / "config", {"token": "t"}, server="https://127.0.0.1:1", cluster=unchecked)
+    access = await load_access(path, environ={})
     assert access.ssl_context is not None
     assert not access.ssl_context.check_hostname
     assert "not checked" in caplog.text

@@ -16,6 +16,8 @@ from devices.kube.resources import PODS
 from tests.devices.kube.fake_api import FakeApi
 from tests.devices.kube.holders import Holder, decode
 
+ME = OwnPod("ns", "me")
+
 
 class Scene:
     """A pod watch, an API server that takes patches, and a clock that only moves when a sleep or a wait makes it."""
@@ -54,7 +56,7 @@ class Scene:
         if self.beats_left <= 0:
             raise asyncio.CancelledError
 
-    def freshness(self, own_pod: OwnPod | None = OwnPod("ns", "me"), **options: object) -> Freshness:
+    def freshness(self, own_pod: OwnPod | None = ME, **options: object) -> Freshness:
         return Freshness(self, self, own_pod, clock=lambda: self.now_s, sleep=self.sleep, **options)  # type: ignore[arg-type]
 
     async def beats(self, freshness: Freshness, count: int) -> None:

@@ -174,3 +174,11 @@ def test_seen_tells_news_from_duplicates_and_late_events() -> None:
     assert not seen.is_news(_seen(5), deleted=False)
     assert not seen.is_news(_seen(6), deleted=True)
     assert seen.is_news(_seen(7), deleted=False)
+
+
+def test_memory_of_deletions_is_bounded() -> None:
+    seen = Seen()
+    for number in range(5000):
+        seen.delete(SeenObject(f"u{number}", "ns", "p", number))
+    assert seen.is_news(SeenObject("u0", "ns", "p", 0), deleted=False)
+    assert not seen.is_news(SeenObject("u4999", "ns", "p", 4999), deleted=False)

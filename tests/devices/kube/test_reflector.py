@@ -1,4 +1,4 @@
-"""The reflector against a small API server over real HTTP: every way a list or watch can go wrong, and what it does then."""
+"""The reflector against a small API server over real HTTP: every way a list or watch can go wrong."""
 
 import asyncio
 import json
@@ -155,7 +155,7 @@ async def test_expired_revision_lists_again_and_loses_no_deletion(bench: Bench, 
         api.forget()
         api.cut()
         await bench.until(bench.in_step)
-        assert bench.holder.calls == ["replace a,b,c", "put b@105", "put d@106", "delete a"]
+        assert bench.holder.calls == ["replace a,b,c", "delete a", "put b@105", "put d@106"]
         await bench.watching(3)
         assert reflector.resource_version == 106
         api.put("e")
@@ -285,6 +285,41 @@ async def test_malformed_objects_are_counted_and_skipped(bench: Bench, caplog: p
     assert "pods ns/bad cannot be read and is skipped" in caplog.text
 
 
+async def test_object_that_comes_after_its_successor_is_gone(bench: Bench) -> None:
+    api = bench.api
+    async with bench.running():
+        await bench.watching()
+        api.put("a", uid="one", silently=True)
+        old = json.loads(json.dumps(api.pods["one"]))
+        api.delete("one", silently=True)
+        api.put("a", uid="two")
+        api.send("ADDED", old)
+        api.put("z")
+        await bench.until(bench.in_step)
+    assert bench.holder.calls == ["replace ", "put a@103", "put z@104"]
+    assert bench.metric("events_ignored") == 1
+
+
+async def test_end_of_an_object_that_never_came_is_told_by_its_successor(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = bench.api
+    api.put("a", uid="one")
+    async with bench.running():
+        await bench.watching()
+        old = json.loads(json.dumps(api.pods["one"]))
+        old["metadata"]["resourceVersion"] = "102"
+        api.delete("one", silently=True)
+        api.put("a", uid="two")
+        api.send("MODIFIED", old)  # late
+        api.delete("two")
+        api.put("z")
+        await bench.until(bench.in_step)
+    assert bench.holder.calls == ["replace a", "delete a", "put a@103", "delete a", "put z@105"]
+    assert bench.metric("resync_differences", cause="namesake", kind="missed") == 1
+    assert "never came" in caplog.text
+
+
 @pytest.mark.parametrize(
     "line",
     [b"{broken", b"[]", b'{"type":"ADDED","object":{"metadata":{"uid":"x","resourceVersion":"soon"}}}'],
@@ -388,12 +423,37 @@ async def test_resync_finds_what_the_watch_missed(bench: Bench, caplog: pytest.L
         assert await reflector.wait_for_revision(105, 10)
         reflector.request_resync()
         await bench.until(bench.in_step)
-    assert bench.holder.calls == ["replace a,b", "put c@105", "put a@103", "delete b"]
+    assert bench.holder.calls == ["replace a,b", "put c@105", "delete b", "put a@103"]
     assert bench.metric("lists", cause="resync") == 1
     assert bench.metric("resync_differences", cause="resync", kind="missed") == 1
     assert bench.metric("resync_differences", cause="resync", kind="gone") == 1
     reports = [record.getMessage() for record in caplog.records if "full list" in record.getMessage()]
     assert reports == ["full list of pods (resync): 2 objects, 1 missed by the watch, 0 changed since, 1 gone since"]
+
+
+async def test_unreadable_object_of_a_later_list_leaves_the_older_state(bench: Bench) -> None:
+    api = bench.api
+    api.put("a")
+    async with bench.running() as reflector:
+        await bench.watching()
+        api.put("a", silently=True, typed=[])
+        api.put("b", silently=True)
+        reflector.request_resync()
+        await bench.until(lambda: "uid-b" in bench.holder.things)
+    assert bench.holder.versions() == {"uid-a": "101", "uid-b": "103"}
+    assert bench.metric("malformed") == 1
+
+
+async def test_bookmark_without_a_revision_is_counted_and_skipped(bench: Bench) -> None:
+    api = bench.api
+    async with bench.running() as reflector:
+        await bench.watching()
+        api.send("BOOKMARK", {"metadata": {}})
+        api.put("a")
+        await bench.until(bench.in_step)
+        assert reflector.resource_version == 101
+    assert bench.metric("malformed") == 1
+    assert api.lists == 1
 
 
 async def test_resync_without_differences_says_and_does_nothing(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -430,7 +490,7 @@ async def test_consumer_that_lost_something_gets_it_back_and_gives_up_what_is_go
         bench.holder.things = {"stray": stray}
         reflector.request_resync()
         await bench.until(bench.in_step)
-    assert bench.holder.calls == ["replace a", "put a@101", "delete stray"]
+    assert bench.holder.calls == ["replace a", "delete stray", "put a@101"]
 
 
 async def test_consumer_that_fails_is_offered_the_object_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,23 +19,6 @@ from tests.devices.kube.holders import Holder, decode
 NAMES = "abcd"
 SETTLE = "settle"
 
-STEPS: dict[str, Callable[[FakeApi, str], None]] = {
-    "put": lambda api, name: _put(api, name),
-    "put another": lambda api, name: _put(api, name),
-    "delete": lambda api, name: _delete(api, name),
-    "delete and create": lambda api, name: (_delete(api, name), _put(api, name))[1],
-    "repeat an event": lambda api, name: _repeat(api),
-    "cut": lambda api, name: api.cut(),
-    "forget": lambda api, name: api.forget(),
-    "410 in the stream": lambda api, name: setattr(api, "gone_in_stream", not api.gone_in_stream),
-    "lost reply": lambda api, name: api.script.append(hang_up),
-    "server fault": lambda api, name: api.script.append(answer(500, "InternalError")),
-    "throttled": lambda api, name: api.script.append(answer(429, "TooManyRequests", headers={"Retry-After": "1"})),
-    "gone": lambda api, name: api.script.append(answer(410, "Expired")),
-    "garbled change": lambda api, name: _garble(api, name),
-    "bookmark": lambda api, name: api.bookmark(),
-}
-
 
 def _of(api: FakeApi, name: str) -> str | None:
     return next((uid for uid in api.pods if uid.startswith(f"{name}-")), None)
@@ -51,6 +34,11 @@ def _delete(api: FakeApi, name: str) -> None:
         api.delete(uid)
 
 
+def _recreate(api: FakeApi, name: str) -> None:
+    _delete(api, name)
+    _put(api, name)
+
+
 def _garble(api: FakeApi, name: str) -> None:
     api.put(name, uid=_of(api, name) or f"{name}-{api.revision}", silently=True)
     api.send_line(b'{"type":')
@@ -59,6 +47,24 @@ def _garble(api: FakeApi, name: str) -> None:
 def _repeat(api: FakeApi) -> None:
     if api.history:
         api.send_line(random.Random(api.revision).choice(api.history)[1].rstrip())
+
+
+STEPS: dict[str, Callable[[FakeApi, str], None]] = {
+    "put": _put,
+    "put another": _put,
+    "delete": _delete,
+    "delete and create": _recreate,
+    "repeat an event": lambda api, name: _repeat(api),
+    "cut": lambda api, name: api.cut(),
+    "forget": lambda api, name: api.forget(),
+    "410 in the stream": lambda api, name: setattr(api, "gone_in_stream", not api.gone_in_stream),
+    "lost reply": lambda api, name: api.script.append(hang_up),
+    "server fault": lambda api, name: api.script.append(answer(500, "InternalError")),
+    "throttled": lambda api, name: api.script.append(answer(429, "TooManyRequests", headers={"Retry-After": "1"})),
+    "gone": lambda api, name: api.script.append(answer(410, "Expired")),
+    "garbled change": _garble,
+    "bookmark": lambda api, name: api.bookmark(),
+}
 
 
 async def _yields(seconds: float) -> None:
