@@ -45,7 +45,7 @@ class ContainerAdmission:
         """The container's resources with all changes so far."""
         container = self._edit.get(*self._path)
         if not isinstance(container, dict):
-            raise NotAPodError("object is not a Pod: a container must be an object")
+            raise AssertionError("the pod was decoded before, so its containers are objects")
         return read_resources(container)
 
     def set_limit(self, resource: str, value: Quantity) -> None:
