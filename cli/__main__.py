@@ -2,7 +2,7 @@
 
 import typer
 
-from cli import certs
+from cli import bench, certs
 from cli.replay import replay
 
 __all__ = ["app", "main"]
@@ -15,6 +15,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(certs.app, name="certs")
+app.add_typer(bench.app, name="bench")
 app.command("replay")(replay)
 
 

@@ -1,0 +1,25 @@
+"""Times as figures: percentiles in milliseconds, and what a process holds of memory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["latencies", "rss_mib"]
+
+
+def _percentile(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def latencies(seconds: Sequence[float], elapsed_s: float) -> dict[str, float]:
+    """`p50_ms`, `p95_ms`, `p99_ms`, `max_ms`, `per_second` of single calls and the time they all took."""
+    ordered = sorted(seconds)
+    figures = {f"p{percent}_ms": round(_percentile(ordered, percent / 100) * 1000, 3) for percent in (50, 95, 99)}
+    return {**figures, "max_ms": round(ordered[-1] * 1000, 3), "per_second": round(len(ordered) / elapsed_s, 1)}
+
+
+def rss_mib(pid: int) -> float:
+    """Memory a process holds at the moment, in MiB."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith("VmRSS:"):
+            return round(int(line.split()[1]) / 1024, 1)
+    raise RuntimeError(f"/proc/{pid}/status has no VmRSS")
