@@ -86,6 +86,7 @@ class Freshness:
         self._settings = settings
         self._clock = clock
         self._sleep = sleep
+        self._touched_at: float | None = None
         self._unproven_since: float | None = None
         self._trouble = ""
         if own_pod is None:
@@ -120,8 +121,13 @@ class Freshness:
             if silence_s <= self._settings.quiet_limit_s:
                 return None
             return f"the pod watch has been silent for {silence_s:.0f} s (limit {self._settings.quiet_limit_s:g} s)"
+        if self._touched_at is None:
+            return "our own pod has not been touched yet"
         if self._unproven_since is None:
-            return None
+            # Nothing is on its way; it stays so only until the next touch is due.
+            idle_s = self._clock() - self._touched_at
+            due_s = self._settings.interval_s + self._settings.limit_s
+            return None if idle_s <= due_s else f"our own pod was last touched {idle_s:.0f} s ago (limit {due_s:g} s)"
         unproven_s = self._clock() - self._unproven_since
         if unproven_s <= self._settings.limit_s:
             return None
@@ -140,8 +146,9 @@ class Freshness:
 
     async def _beat(self, pod: OwnPod) -> None:
         """One round trip. Staleness counts from the first touch that none has come back since."""
+        self._touched_at = self._clock()
         if self._unproven_since is None:
-            self._unproven_since = self._clock()
+            self._unproven_since = self._touched_at
         # A value of its own each time: a patch that changes nothing makes no event.
         stamp = datetime.now(UTC).isoformat(timespec="microseconds")
         try:

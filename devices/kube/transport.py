@@ -53,9 +53,9 @@ class ClientSettings:
     """Longest time of one call with its retries; ≤ 0 (the default of `--kube-timeout`) means 30 s, never unbounded."""
     connect_timeout_s: float = 5.0
     """Longest wait for a connection from the pool or a new one, TLS included."""
-    qps: float = 500.0
+    qps: float = 1000.0
     """Requests a second in the long run (`--kube-qps`); ≤ 0 switches the limit off."""
-    burst: int = 1000
+    burst: int = 2000
     """Requests at once before `qps` counts (`--kube-burst`)."""
     connections: int = 128
     """Most connections at a time; each watch holds one."""

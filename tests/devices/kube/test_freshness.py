@@ -109,6 +109,17 @@ async def test_touch_that_is_refused_makes_it_stale_and_says_why() -> None:
     assert freshness.reason() is None
 
 
+async def test_it_goes_stale_when_nobody_touches_the_pod_any_more() -> None:
+    scene = Scene()
+    freshness = scene.freshness()
+    assert freshness.reason() == "our own pod has not been touched yet"
+    await scene.beats(freshness, 1)
+    scene.now_s = 15
+    assert freshness.reason() is None
+    scene.now_s = 15.1
+    assert freshness.reason() == "our own pod was last touched 15 s ago (limit 15 s)"
+
+
 async def test_it_is_stale_before_the_first_list_and_touches_nothing() -> None:
     scene = Scene()
     scene.synced.clear()
