@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Final
 
 from devices.kube.protocols import JsonObject
 from lab.cluster import Cluster, ClusterSettings
@@ -15,6 +16,8 @@ from lab.records import BurstProgress, BurstResult
 from lab.scenario import PodForm
 
 __all__ = ["BurstOptions", "run_burst"]
+
+_TELL_EVERY_S: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ async def run_burst(
         cluster.pods.listen(counter.pod_changed)
         writes = cluster.scheduler_writes()
         began = time.monotonic()
-        counter.last_at = began
+        counter.last_at = told_at = began
         creating = asyncio.create_task(_create_all(cluster, options), name="burst")
         try:
             while not counter.is_complete:
@@ -89,7 +92,9 @@ async def run_burst(
                 except TimeoutError:
                     if creating.done() and time.monotonic() - counter.last_at > options.patience_s:
                         break
-                yield BurstProgress(len(counter.placed), options.pods, time.monotonic() - began)
+                if time.monotonic() - told_at >= _TELL_EVERY_S:
+                    told_at = time.monotonic()
+                    yield BurstProgress(len(counter.placed), options.pods, told_at - began)
             await creating
         finally:
             creating.cancel()

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from devices.kube.client import ClientSettings, KubeClient
 from devices.kube.config import load_access
 from devices.kube.errors import KubeError
 from devices.kube.feed import LedgerFeed
-from devices.kube.freshness import OwnPod
+from devices.kube.freshness import own_pod
 from devices.ledger import Ledger
 from scheduler.config import Settings, parse
 from scheduler.errors import SchedulerError
@@ -37,11 +36,6 @@ def _device_config(settings: Settings) -> DeviceConfig:
     return config
 
 
-def _own_pod() -> OwnPod | None:
-    name, namespace = os.environ.get("POD_NAME"), os.environ.get("POD_NAMESPACE")
-    return OwnPod(namespace, name) if name and namespace else None
-
-
 async def _serve(settings: Settings) -> None:
     ledger = Ledger(_device_config(settings), settings.node_selector, settings.reservation_timeout_s)
     client_settings = ClientSettings(
@@ -52,7 +46,7 @@ async def _serve(settings: Settings) -> None:
     )
     stop = asyncio.Event()
     async with KubeClient(await load_access(settings.kubeconfig), client_settings) as client:
-        feed = LedgerFeed(client, ledger, time.time, own_pod=_own_pod())
+        feed = LedgerFeed(client, ledger, time.time, own_pod=own_pod())
         service = SchedulerService(settings, client, ledger, feed)
         with stop_on_signals(stop):
             await feed.start()

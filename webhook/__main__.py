@@ -14,6 +14,7 @@ from devices.kube.client import ClientSettings, KubeClient
 from devices.kube.config import load_access
 from devices.kube.errors import ConfigError, KubeError
 from devices.kube.feed import LedgerFeed
+from devices.kube.freshness import own_pod
 from devices.ledger import Ledger
 from serving.errors import ServingError
 from serving.server import run, serve, stop_on_signals

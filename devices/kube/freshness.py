@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Protocol
@@ -13,7 +14,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from devices.kube.errors import KubeError
 from devices.kube.protocols import JsonObject, PodPatcher
 
-__all__ = ["HEARTBEAT_ANNOTATION", "Freshness", "FreshnessSettings", "OwnPod", "WatchProgress"]
+__all__ = ["HEARTBEAT_ANNOTATION", "Freshness", "FreshnessSettings", "OwnPod", "WatchProgress", "own_pod"]
 
 HEARTBEAT_ANNOTATION: Final = "slotwise.io/heartbeat"
 
@@ -41,6 +42,12 @@ class OwnPod:
 
     namespace: str
     name: str
+
+
+def own_pod(environment: Mapping[str, str] = os.environ) -> OwnPod | None:
+    """The pod that the environment names; None where it names none (a laptop, a test)."""
+    name, namespace = environment.get("POD_NAME"), environment.get("POD_NAMESPACE")
+    return OwnPod(namespace, name) if name and namespace else None
 
 
 @dataclass(frozen=True)
