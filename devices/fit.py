@@ -70,6 +70,8 @@ class Walk:
     headroom: Headroom | None = None
     spent: Charge = NO_CHARGE
     before: list[Entry] = field(default_factory=list)
+    trace: "Callable[[CardState, Reason | None], None] | None" = None
+    """Told each card as it is looked at, with the reason that refused it; for explanations, never for decisions."""
 
 
 Check = Callable[[CardState, Walk], Reason | None]
@@ -216,6 +218,8 @@ def collect(cards: Sequence[CardState], walk: Walk) -> Candidates | Refusal:
             foreign = grouped and bool(states) and states[-1].card.numa != state.card.numa
             walk.before = [] if foreign else entries
             reason = _refused(state, walk, family.checks)
+            if walk.trace is not None:
+                walk.trace(state, reason)
             if reason is not None:
                 counts[reason] += 1
                 break

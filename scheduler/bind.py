@@ -46,12 +46,13 @@ class BindSettings:
 
 @dataclass(frozen=True, slots=True)
 class BindRequest:
-    """What kube-scheduler asks."""
+    """What kube-scheduler asks; `deadline_s` (Unix seconds) is when it stops waiting for our answer, None for never."""
 
     namespace: str
     name: str
     uid: str
     node: str
+    deadline_s: float | None = None
 
 
 class PodBinder:
@@ -83,7 +84,7 @@ class PodBinder:
             self._failed(pod, f"failed to get node {request.node}")
             raise NodeNotFoundError(f'node "{request.node}" not found')
         try:
-            await self._bind(pod, request.node)
+            await self._bind(pod, request)
         except BindError as error:
             self._failed(pod, str(error))
             raise
@@ -123,7 +124,8 @@ class PodBinder:
         if not carries(pod.annotations, ours, self._ledger.config):
             raise BindError(f"pod {pod.namespace}/{pod.name} is already bound to node {node} with other cards")
 
-    async def _bind(self, pod: Pod, node: str) -> None:
+    async def _bind(self, pod: Pod, request: BindRequest) -> None:
+        node = request.node
         reservation = self._reservation(pod, node)
         keys = self._lock_keys(reservation, node)
         taken: list[str] = []
@@ -131,7 +133,7 @@ class PodBinder:
             self._ledger.set_phase(pod.uid, Phase.BINDING)
         try:
             for key in keys:
-                await self._locks.acquire(pod, node, key, _is_gang(pod))
+                await self._locks.acquire(pod, node, key, _is_gang(pod), request.deadline_s)
                 taken.append(key)
             if reservation is not None and not self._engine.still_good(reservation):
                 raise BindError(
@@ -144,7 +146,7 @@ class PodBinder:
             if isinstance(error, BindingMetadataError):
                 raise BindError(str(error)) from error
             raise
-        await self._beside(self._send(pod, node, reservation, taken, body))
+        await self._beside(self._send(pod, request, reservation, taken, body))
 
     def _reservation(self, pod: Pod, node: str) -> Reservation | None:
         """The pod's reservation on this node; made now where it is gone or elsewhere. None for a pod without devices."""
@@ -181,8 +183,10 @@ class PodBinder:
         return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
 
     async def _send(
-        self, pod: Pod, node: str, reservation: Reservation | None, taken: list[str], body: JsonObject
+        self, pod: Pod, request: BindRequest, reservation: Reservation | None, taken: list[str], body: JsonObject
     ) -> None:
+        node = request.node
+
         def check() -> None:
             # The client may have waited for its turn: a reservation that is gone by now must not be bound.
             if reservation is not None and not self._engine.still_good(reservation):
@@ -193,7 +197,7 @@ class PodBinder:
         try:
             await self._api.bind(pod.namespace, pod.name, body, self._settings.timeout_s, before_send=check)
         except OutcomeUnknown as error:
-            await self._lost_reply(pod, node, reservation, taken, error)
+            await self._lost_reply(pod, request, taken, error)
         except Conflict as error:
             if not await self._was_bound(pod, node, reservation):
                 await self._give_back(pod, node, taken)
@@ -217,16 +221,21 @@ class PodBinder:
         same = found.uid == pod.uid and found.bound_node == node
         return same and carries(found.annotations, allocation, self._ledger.config)
 
-    async def _lost_reply(
-        self, pod: Pod, node: str, reservation: Reservation | None, taken: list[str], error: OutcomeUnknown
-    ) -> None:
+    async def _lost_reply(self, pod: Pod, request: BindRequest, taken: list[str], error: OutcomeUnknown) -> None:
         """Hold the cards until it is known; kube-scheduler waits with us as long as it can be told in time."""
+        node = request.node
         self._ledger.set_phase(pod.uid, Phase.UNSETTLED)
         _LOG.warning("pod %s/%s: the outcome of its binding to %s is open: %s", pod.namespace, pod.name, node, error)
-        await self._clock.wait(asyncio.Event(), self._settings.timeout_s)
-        bound = await self._outcome(pod, node)
+        # Until the request's own time-out has run out, a read proves nothing: the write may still land.
+        settled_at = self._clock.now() + self._settings.timeout_s
+        in_time = request.deadline_s is None or settled_at + _READ_RETRY_S < request.deadline_s
+        if in_time:
+            await self._clock.wait(asyncio.Event(), self._settings.timeout_s)
+        bound = await self._outcome(pod, node) if in_time else None
         if bound is None:
-            task = asyncio.create_task(self._settle_later(pod, node, taken), name=f"settle {pod.namespace}/{pod.name}")
+            task = asyncio.create_task(
+                self._settle_later(pod, node, taken, settled_at), name=f"settle {pod.namespace}/{pod.name}"
+            )
             self._unsettled.add(task)
             task.add_done_callback(self._unsettled.discard)
             raise BindError(
@@ -246,7 +255,8 @@ class PodBinder:
             return None
         return found.uid == pod.uid and found.bound_node == node
 
-    async def _settle_later(self, pod: Pod, node: str, taken: list[str]) -> None:
+    async def _settle_later(self, pod: Pod, node: str, taken: list[str], settled_at: float) -> None:
+        await self._clock.wait(asyncio.Event(), settled_at - self._clock.now())
         while (bound := await self._outcome(pod, node)) is None:
             await self._clock.wait(asyncio.Event(), _READ_RETRY_S)
         if not bound:

@@ -63,6 +63,8 @@ class Settings:
     """How long a reservation counts that is not seen bound."""
     handshake: str = "auto"
     """`auto`: answer only device plugins that still use the handshake; `always` as HAMi; `never`."""
+    legacy_metrics: bool = False
+    """Also the gauges' names from before HAMi 2.10."""
     event_nodes: int = 100
     """Up to this many offered nodes the Event of a placement lists all that fit."""
     decisions_kept: int = 512
@@ -109,6 +111,17 @@ class Settings:
                 raise SettingsError(f"{flag}: {number} is not accepted: expected 0 or more")
         if self.kube_timeout_s < 0:
             raise SettingsError("--kube-timeout: must not be negative")
+
+
+_NOT_HERE: Mapping[str, str] = MappingProxyType(
+    {
+        "--leader-elect": "this version has no leader election; run one replica, without the flag",
+        "--profiling": "there is no pprof in Python; use py-spy on the process",
+        "--enable-ascend": "this version has no Ascend family; its pods would wait for ever",
+        "--enable-iluvatar": "this version has no Iluvatar family; its pods would wait for ever",
+    }
+)
+"""Flags of HAMi's that promise what this version does not have: false is taken, true refused."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -204,7 +217,12 @@ def _parser() -> argparse.ArgumentParser:
         "--handshake", default="auto", help="auto, always or never answer the plugins' handshake (default auto)"
     )
     add_cluster_flags(parser)
-    add_bool_flag(plugins, "--leader-elect", False, "not in this version: run one replica")
+    more = parser.add_argument_group("more of HAMi's flags")
+    add_bool_flag(more, "--legacy-metrics", False, "also the metric names from before HAMi 2.10")
+    for flag, instead in _NOT_HERE.items():
+        add_bool_flag(more, flag, False, f"true is refused: {instead}")
+    for flag in ("--leader-elect-resource-name", "--leader-elect-resource-namespace"):
+        more.add_argument(flag, default="", metavar="NAME", help="only with --leader-elect")
     add_log_flags(parser)
     return parser
 
@@ -228,8 +246,9 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     Raises `SettingsError` for values that are readable but not accepted.
     """
     given = _parser().parse_args([hyphened(argument) for argument in argv])
-    if given.leader_elect:
-        raise SettingsError("--leader-elect: true is not available in this version: run one replica, without it")
+    for flag, instead in _NOT_HERE.items():
+        if getattr(given, flag.removeprefix("--").replace("-", "_")):
+            raise SettingsError(f"{flag}: true is not available: {instead}")
     return Settings(
         host=given.http_bind[0],
         port=given.http_bind[1],
@@ -250,6 +269,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         bind_timeout_s=given.bind_timeout,
         reservation_timeout_s=given.reservation_timeout,
         handshake=given.handshake,
+        legacy_metrics=given.legacy_metrics,
         event_nodes=given.event_nodes,
         decisions_kept=given.decisions_kept,
         device_config_file=given.device_config_file,

@@ -1,7 +1,8 @@
 """The exact evaluator: does this pod fit on this node, and with which cards. Plain Python over frozen values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from devices.config import DeviceConfig
 from devices.fit import Headroom, Refusal, Walk, collect
@@ -13,7 +14,7 @@ from devices.score import card_score, single
 from scheduler.ask import Ask
 from scheduler.policies import card_order
 
-__all__ = ["Fit", "Headrooms", "NotFit", "Verdict", "evaluate", "sort_scores"]
+__all__ = ["Fit", "Headrooms", "NotFit", "Trace", "Verdict", "evaluate", "sort_scores"]
 
 Headrooms = Mapping[str, Headroom]
 """What the pod's namespace may still take, by vendor key; a vendor without limits is left out."""
@@ -50,6 +51,9 @@ class NotFit:
 
 Verdict = Fit | NotFit
 
+Trace = Callable[[str, CardState, Reason | None], None]
+"""Told container, card and reason for every look at a card."""
+
 
 def sort_scores(
     states: Sequence[CardState], ask: Ask, devices: Sequence[DeviceRequest]
@@ -61,7 +65,10 @@ def sort_scores(
 class _Evaluation:
     """One node, one pod: the working state of an evaluation."""
 
-    def __init__(self, node: NodeState, ask: Ask, config: DeviceConfig, headrooms: Headrooms) -> None:
+    def __init__(
+        self, node: NodeState, ask: Ask, config: DeviceConfig, headrooms: Headrooms, trace: Trace | None
+    ) -> None:
+        self._trace = trace
         self._node = node
         self._ask = ask
         self._config = config
@@ -111,6 +118,7 @@ class _Evaluation:
                 self._ask.policies,
                 self._headrooms.get(vendor.key),
                 spent.get(vendor.key, NO_CHARGE),
+                trace=partial(self._trace, container.name) if self._trace is not None else None,
             )
             cards = [state for state in states if state.card.vendor == vendor.key]
             found = collect(cards, walk)
@@ -135,6 +143,8 @@ class _Evaluation:
         return score
 
 
-def evaluate(node: NodeState, ask: Ask, config: DeviceConfig, headrooms: Headrooms) -> Verdict:
+def evaluate(
+    node: NodeState, ask: Ask, config: DeviceConfig, headrooms: Headrooms, trace: Trace | None = None
+) -> Verdict:
     """The verdict on one node. The node's score is taken before placement (HAMi v2.10 scheduling, node score)."""
-    return _Evaluation(node, ask, config, headrooms).run()
+    return _Evaluation(node, ask, config, headrooms, trace).run()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import orjson
@@ -29,6 +29,8 @@ __all__ = ["BODY_LIMIT_BYTES", "ExtenderHandlers", "ViewHandlers"]
 
 _LOG = logging.getLogger(__name__)
 BODY_LIMIT_BYTES = 16 * 2**20
+CALLER_TIMEOUT_S = 30.0
+"""kube-scheduler's `httpTimeout` in the shipped configuration; what we wait for ends before it."""
 SYNC_WAIT_S = 25.0
 """A call that comes before the books are complete waits so long: less than kube-scheduler does."""
 _NO_BODY = "Please send a request body"
@@ -177,7 +179,7 @@ class ExtenderHandlers:
 
     async def _bind(self, request: web.Request) -> tuple[str, str, str]:
         try:
-            asked = decode_bind(await _body(request))
+            asked = replace(decode_bind(await _body(request)), deadline_s=self._clock.now() + CALLER_TIMEOUT_S)
         except (RequestError, BodyTooLargeError) as error:
             return str(error), "malformed", ""
         who = f"{asked.namespace}/{asked.name} {asked.node}"

@@ -5,6 +5,7 @@ Card and pod gauges are read from the ledger once per scrape, on the event loop,
 
 import platform
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -21,7 +22,7 @@ __all__ = ["DecisionMetrics", "LedgerMetrics"]
 
 _SECONDS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _MIB: Final = 1024 * 1024
-_ZONE: Final = {"zone": "vGPU"}
+_ZONE: Final = "vGPU"
 
 
 class DecisionMetrics:
@@ -42,15 +43,66 @@ class DecisionMetrics:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Old:
+    """The name a gauge had before HAMi 2.10, and the labels it had, each with the present label it takes its value from."""
+
+    name: str
+    labels: Mapping[str, str]
+
+
+_OLD_CARD: Final = {
+    "nodeid": "node",
+    "deviceuuid": "device_uuid",
+    "deviceidx": "device_index",
+    "devicetype": "device_type",
+}
+_OLD_POD: Final = {
+    "podnamespace": "namespace",
+    "nodename": "node",
+    "podname": "pod",
+    "containeridx": "container_index",
+    "deviceuuid": "device_uuid",
+}
+_OLD: Final[Mapping[str, _Old]] = {
+    "hami_gpu_memory_limit_bytes": _Old("GPUDeviceMemoryLimit", _OLD_CARD),
+    "hami_gpu_core_limit_ratio": _Old("GPUDeviceCoreLimit", _OLD_CARD),
+    "hami_gpu_shared_count": _Old("GPUDeviceSharedNum", _OLD_CARD),
+    "hami_gpu_core_allocated_ratio": _Old("GPUDeviceCoreAllocated", _OLD_CARD),
+    "hami_gpu_memory_allocated_bytes": _Old("GPUDeviceMemoryAllocated", {**_OLD_CARD, "devicecores": "device_cores"}),
+    "hami_node_gpu_overview": _Old(
+        "nodeGPUOverview", {**_OLD_CARD, "devicecores": "device_cores", "devicememorylimit": "device_memory_limit"}
+    ),
+    "hami_node_gpu_memory_allocated_ratio": _Old(
+        "nodeGPUMemoryPercentage", {label: name for label, name in _OLD_CARD.items() if label != "devicetype"}
+    ),
+    "hami_node_gpu_mig_instance_info": _Old(
+        "nodeGPUMigInstance",
+        {"nodeid": "node", "deviceuuid": "device_uuid", "deviceidx": "device_index", "migname": "mig_name"},
+    ),
+    "hami_vgpu_memory_allocated_bytes": _Old("vGPUMemoryAllocated", _OLD_POD),
+    "hami_vgpu_core_allocated_ratio": _Old("vGPUCoreAllocated", _OLD_POD),
+    "hami_resource_quota_used": _Old(
+        "QuotaUsed", {"quotanamespace": "namespace", "quotaName": "quota_name", "limit": "limit"}
+    ),
+}
+"""`--legacy-metrics` (HAMi v2.10 wire contract, metrics)."""
+
+
 class _Family:
-    """One gauge of HAMi's: samples with the constant zone label."""
+    """One gauge of HAMi's: samples with the constant zone label, and its older twin where it has one."""
 
     def __init__(self, name: str, text: str, labels: Iterable[str]) -> None:
         self._names = tuple(labels)
-        self.gauge = GaugeMetricFamily(name, text, labels=["zone", *self._names])
+        self._old = _OLD.get(name)
+        self.gauges = [GaugeMetricFamily(name, text, labels=["zone", *self._names])]
+        if self._old is not None:
+            self.gauges.append(GaugeMetricFamily(self._old.name, text, labels=["zone", *self._old.labels]))
 
     def add(self, labels: Mapping[str, str], value: float) -> None:
-        self.gauge.add_metric([_ZONE["zone"], *(labels[name] for name in self._names)], value)
+        self.gauges[0].add_metric([_ZONE, *(labels[name] for name in self._names)], value)
+        if self._old is not None:
+            self.gauges[1].add_metric([_ZONE, *(labels[name] for name in self._old.labels.values())], value)
 
 
 _CARD = ("node", "device_uuid", "device_index", "device_type")
@@ -60,8 +112,9 @@ _POD = ("namespace", "node", "pod", "container_index", "device_uuid")
 class LedgerMetrics(Collector):
     """HAMi's gauges from the ledger (HAMi v2.10 wire contract, metrics). Memory in bytes, "ratio" in percent, as there."""
 
-    def __init__(self, ledger: Ledger, registry: CollectorRegistry) -> None:
+    def __init__(self, ledger: Ledger, registry: CollectorRegistry, legacy: bool = False) -> None:
         self._ledger = ledger
+        self._shown = 2 if legacy else 1
         self._page: list[GaugeMetricFamily] = []
         registry.register(self)
 
@@ -119,7 +172,7 @@ class LedgerMetrics(Collector):
                 if card.memory_mib > 0:
                     ratio.add(labels, s.used_memory_mib / card.memory_mib)
         for family in (memory_limit, core_limit, memory, cores, shared, overview, ratio):
-            yield family.gauge
+            yield from family.gauges[: self._shown]
 
     def _pods(self) -> Iterator[GaugeMetricFamily]:
         memory = _Family("hami_vgpu_memory_allocated_bytes", "Reserved by the pod on the card.", _POD)
@@ -162,6 +215,7 @@ class LedgerMetrics(Collector):
                             "device_uuid": r.uuid,
                             "device_index": self._index(holding.node, r.uuid),
                             "mig_uuid": r.runtime[0],
+                            "mig_name": f"{r.profile}-{r.runtime[1]}",
                             "profile": r.profile,
                             "gpu_instance_id": str(r.runtime[1]),
                             "compute_instance_id": str(r.runtime[2]),
@@ -171,7 +225,7 @@ class LedgerMetrics(Collector):
                         1,
                     )
         for family in (memory, cores, mig):
-            yield family.gauge
+            yield from family.gauges[: self._shown]
 
     def _index(self, node: str, uuid: str) -> str:
         state = self._ledger.state(node)
@@ -194,8 +248,8 @@ class LedgerMetrics(Collector):
                         used.add({"namespace": namespace, "quota_name": name, "limit": str(limit or 0)}, amount)
                     if limit is not None:
                         limits.add({"namespace": namespace, "quota_name": name}, limit)
-        yield used.gauge
-        yield limits.gauge
+        yield from used.gauges[: self._shown]
+        yield from limits.gauges
 
 
 def _quota_rows(vendor: Vendor, charge: Charge, limits: Mapping[str, Limit]) -> Iterator[tuple[str, int, int | None]]:

@@ -26,6 +26,8 @@ __all__ = ["LockApi", "LockSettings", "NodeLocks"]
 _LOG = logging.getLogger(__name__)
 _RETRIES = 5
 _FIRST_RETRY_S = 0.1
+_TO_ANSWER_S = 1.0
+"""What is left for the rest of a bind after waiting for a lock."""
 _STRATEGY = "{Duration:100ms Factor:2 Jitter:0.5 Steps:5 Cap:0s}"
 
 
@@ -66,13 +68,15 @@ class NodeLocks:
         if waiting is not None:
             waiting.changed.set()
 
-    async def acquire(self, pod: Pod, node: str, key: str, gang: bool) -> None:
+    async def acquire(self, pod: Pod, node: str, key: str, gang: bool, caller_until_s: float | None = None) -> None:
         """Take the lock `key` of the node for the pod, waiting for whoever has it.
 
-        Raises `LockContentionError` when the wait ends, `LockFailedError` for every other failure; then nothing is held.
+        The wait ends early enough for a caller that waits until `caller_until_s` to be told. Raises `LockContentionError` when the wait ends, `LockFailedError` for every other failure; then nothing is held.
         """
         patient = gang and self._settings.gang_wait_s > 0
         patience_s = self._settings.gang_wait_s if patient else self._settings.wait_s
+        if caller_until_s is not None:
+            patience_s = max(min(patience_s, caller_until_s - self._clock.now() - _TO_ANSWER_S), 0.0)
         deadline = self._clock.now() + patience_s
         waiting = self._nodes.setdefault(node, _Node(deque(), asyncio.Event()))
         turn = asyncio.Event()
@@ -85,7 +89,7 @@ class NodeLocks:
             await self._attempts(pod, node, key, waiting, deadline)
         except LockContentionError as error:
             if patient:
-                waited = duration_text(patience_s)
+                waited = duration_text(round(patience_s, 1))
                 raise LockContentionError(
                     f"timed out after {waited} waiting for node {node} to be unlocked: node lock contention"
                 ) from error

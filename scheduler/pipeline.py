@@ -32,6 +32,9 @@ class Decision:
     fit: Fit | None
     verdicts: dict[str, Verdict]
     unregistered: tuple[str, ...]
+    states: Mapping[str, NodeState] = field(default_factory=dict)
+    """The offered nodes as they were at this moment."""
+    headrooms: Headrooms = field(default_factory=dict)
     _rest: list[NodeState] = field(default_factory=list)
     _evaluate: Callable[[NodeState], Verdict] | None = None
 
@@ -113,7 +116,16 @@ class Pipeline:
         rest = [*screened, *queue[looked_at:]]
         fit = verdicts[chosen.name] if chosen is not None else None
         decision = Decision(
-            ask, len(names), chosen, fit if isinstance(fit, Fit) else None, verdicts, unregistered, rest, verdict_on
+            ask,
+            len(names),
+            chosen,
+            fit if isinstance(fit, Fit) else None,
+            verdicts,
+            unregistered,
+            {state.name: state for state in states},
+            headrooms,
+            rest,
+            verdict_on,
         )
         # A refusal names the reasons of every node, also of those that the screen dropped.
         return decision.complete() if chosen is None else decision

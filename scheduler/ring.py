@@ -4,15 +4,19 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from devices.config import DeviceConfig
+from devices.model import CardState
 from devices.objects import Pod
+from devices.reasons import Reason
 from scheduler.diagnosis import unresolvable
-from scheduler.evaluate import sort_scores
+from scheduler.evaluate import NotFit, evaluate, sort_scores
 from scheduler.pipeline import Decision
 from scheduler.policies import card_order
 
 __all__ = ["Recorded", "Ring", "described"]
 
 _NODES_SHOWN = 100
+_NODES_TRACED = 10
+"""Refused nodes for which every card is listed with the reason that refused it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,13 @@ def described(recorded: Recorded, config: DeviceConfig) -> dict[str, object]:
         "cards": _cards(decision, config),
         "fitting": dict(sorted(decision.fitting.items())[:_NODES_SHOWN]),
         "failed": [
-            {"node": name, "reasons": text, "unresolvable": name in hopeless} for name, text in failed[:_NODES_SHOWN]
+            {
+                "node": name,
+                "reasons": text,
+                "unresolvable": name in hopeless,
+                **(_looked_at(decision, name, config) if number < _NODES_TRACED else {}),
+            }
+            for number, (name, text) in enumerate(failed[:_NODES_SHOWN])
         ],
         "failedNotShown": max(len(failed) - _NODES_SHOWN, 0),
         "warnings": list(decision.ask.warnings),
@@ -97,6 +107,23 @@ def _containers(decision: Decision) -> list[dict[str, object]]:
             }
         )
     return rows
+
+
+def _looked_at(decision: Decision, name: str, config: DeviceConfig) -> dict[str, object]:
+    """The failing container of a refused node, and each look at a card; evaluated again on the states of that moment."""
+    state, verdict = decision.states.get(name), decision.verdicts.get(name)
+    if state is None or not isinstance(verdict, NotFit):
+        return {}
+    looks: list[tuple[str, dict[str, object]]] = []
+
+    def note(container: str, card: CardState, reason: Reason | None) -> None:
+        looks.append((container, {"uuid": card.card.uuid, "refused": reason.value if reason is not None else None}))
+
+    evaluate(state, decision.ask, config, decision.headrooms, note)
+    return {
+        "container": verdict.container,
+        "cards": [look for container, look in looks if container == verdict.container],
+    }
 
 
 def _cards(decision: Decision, config: DeviceConfig) -> list[dict[str, object]]:

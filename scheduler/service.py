@@ -89,7 +89,7 @@ class SchedulerService:
         self._plain_app = plain_app(
             ViewHandlers(self.engine, ledger),
             self.registry,
-            LedgerMetrics(ledger, self.registry),
+            LedgerMetrics(ledger, self.registry, settings.legacy_metrics),
             requests,
             self.not_ready,
             self.drain,

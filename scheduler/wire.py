@@ -120,13 +120,14 @@ def decode_filter(body: bytes) -> FilterArgs:
 def decode_bind(body: bytes) -> BindRequest:
     """`ExtenderBindingArgs` from its JSON. Raises `RequestError`."""
     fields = _loads(body)
-    values = []
-    for key in ("PodNamespace", "PodName", "PodUID", "Node"):
+
+    def text(key: str) -> str:
         value = fields.get(key.lower())
         if not isinstance(value, str) or not value:
             raise RequestError(f"binding args: {key} must be a text that is not empty, got {value!r}")
-        values.append(value)
-    return BindRequest(*values)
+        return value
+
+    return BindRequest(text("PodNamespace"), text("PodName"), text("PodUID"), text("Node"))
 
 
 def failed_filter(error: str) -> FilterResult:
@@ -150,7 +151,7 @@ def encode_filter(filtered: Filtered, args: FilterArgs, every_refusal: bool = Fa
         else:
             result["NodeNames"] = list(filtered.nodes)
     if filtered.nodes is None or every_refusal:
-        result["FailedNodes"] = failed if failed or every_refusal or not hopeless else {}
+        result["FailedNodes"] = failed
         result["FailedAndUnresolvableNodes"] = hopeless or None
     return result
 
