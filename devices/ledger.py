@@ -73,6 +73,8 @@ class _PodBook:
     first_seen_s: float
     answered: bool = False
     """A filter of this UID was answered: from then on only a reservation counts until the pod is bound."""
+    watched: bool = False
+    """An event has shown the pod; a book that only a filter call opened goes with its reservation."""
     released: bool = False
     expired: bool = False
     reservation: Reservation | None = None
@@ -315,6 +317,7 @@ class Ledger:
             return  # a read of ours has shown a newer version already
         else:
             book.pod = pod
+        book.watched = True
         if pod.is_finished:
             self._drop(pod.uid)
             return
@@ -522,6 +525,9 @@ class Ledger:
             book = self._pods[uid]
             book.reservation, book.expired = None, True
             self._settle(uid, book)
+        for uid in [uid for uid, book in self._pods.items() if not book.watched and book.reservation is None]:
+            if now_s - self._pods[uid].first_seen_s > self._timeout_s:
+                self._drop(uid)
         return tuple(sorted(overdue))
 
     # Quota
