@@ -10,7 +10,6 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from typer.core import TyperGroup
 
 from lab.burst import BurstOptions, run_burst
@@ -97,10 +96,9 @@ def list_scenarios(
     if as_json:
         console.print_json(data=[{"name": scenario.name, "title": scenario.title} for scenario in loaded])
         return
-    table = Table.grid(padding=(0, 2))
+    width = max(len(scenario.name) for scenario in loaded)
     for scenario in loaded:
-        table.add_row(scenario.name, scenario.title)
-    console.print(table)
+        console.print(f"{scenario.name:<{width}}  {scenario.title}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command("burst")

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
+from devices.kube.errors import KubeError
 from devices.kube.protocols import JsonObject
 from lab.cluster import Cluster, ClusterSettings
+from lab.errors import LabError
 from lab.follow import SeenPod
-from lab.names import COUNT, MEMORY
+from lab.names import ALLOCATED, COUNT, MEMORY
 from lab.nodes import uniform_nodes
 from lab.pods import pod_document
 from lab.records import BurstProgress, BurstResult
@@ -32,7 +34,7 @@ class BurstOptions:
     """MiB that each pod asks for on its one card."""
     creators: int = 16
     """Creates under way at a time."""
-    patience_s: float = 15.0
+    patience_s: float = 5.0
     """The burst ends when nothing more has been placed for so long."""
 
     def __post_init__(self) -> None:
@@ -55,7 +57,7 @@ class _Counter:
         """(listener)"""
         if after is None or not after.pod.bound_node:
             return
-        if after.uid not in self.placed:
+        if after.uid not in self.placed and after.pod.annotations.get(ALLOCATED):
             self.placed.add(after.uid)
             self.last_at = time.monotonic()
             self.moved.set()
@@ -90,11 +92,13 @@ async def run_burst(
                     async with asyncio.timeout(1.0):
                         await counter.moved.wait()
                 except TimeoutError:
-                    if creating.done() and time.monotonic() - counter.last_at > options.patience_s:
-                        break
-                if time.monotonic() - told_at >= _TELL_EVERY_S:
-                    told_at = time.monotonic()
-                    yield BurstProgress(len(counter.placed), options.pods, told_at - began)
+                    pass
+                now = time.monotonic()
+                if creating.done() and (creating.exception() or now - counter.last_at > options.patience_s):
+                    break
+                if now - told_at >= _TELL_EVERY_S:
+                    told_at = now
+                    yield BurstProgress(len(counter.placed), options.pods, now - began)
             await creating
         finally:
             creating.cancel()
@@ -114,15 +118,21 @@ async def run_burst(
 
 
 async def _create_all(cluster: Cluster, options: BurstOptions) -> None:
+    """Create all pods. Raises `LabError` if one cannot be created; the others that are under way still are."""
     numbers = iter(range(1, options.pods + 1))
 
     async def create() -> None:
         for number in numbers:
             await cluster.create_pod(_pod(number, options.gpumem), "default")
 
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(min(options.creators, options.pods)):
-            tasks.create_task(create())
+    outcomes = await asyncio.gather(
+        *(create() for _ in range(min(options.creators, options.pods))), return_exceptions=True
+    )
+    for outcome in outcomes:
+        if isinstance(outcome, KubeError):
+            raise LabError(f"the pods of the burst cannot be created: {outcome}") from outcome
+        if outcome is not None:
+            raise outcome
 
 
 def _pod(number: int, gpumem: int) -> JsonObject:

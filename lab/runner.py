@@ -193,7 +193,9 @@ class _Round:
             if denial is None:
                 raise
             self._tally.denied += 1
-            return _Played(f"{name} is denied: {denial}", _compare("denied", expect.denied if expect else None, denial))
+            wanted = expect.denied if expect is not None else None
+            problems = [] if denial == wanted else [f"denied: expected {wanted!r}, got {denial!r}"]
+            return _Played(f"{name} is denied: {denial}", problems)
         return await self._check(cluster, namespace, name, expect, count=True)
 
     async def _check(

@@ -1,0 +1,104 @@
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.lab import app
+
+SMALL = """\
+name: small
+title: A small one
+nodes: [{name: node-1, cards: [GPU-A, GPU-B]}]
+pod: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 1000}}
+steps:
+- create: {name: a}
+  expect: {cards: [GPU-B]}
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL, encoding="utf-8")
+    return path
+
+
+def run(*arguments: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_list_names_what_is_shipped() -> None:
+    code, out, _ = run("list")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == [
+        "burst",
+        "four-cards",
+        "mutex",
+        "numa",
+        "privileged",
+        "quota",
+        "shares",
+    ]
+    assert [entry["name"] for entry in json.loads(run("list", "--json")[1])] == [
+        line.split()[0] for line in out.splitlines()
+    ]
+
+
+def test_file_of_the_users_own(small: Path) -> None:
+    code, out, _ = run(small)
+    assert code == 0
+    assert "a → node-1 GPU-B,NVIDIA,1000,0:;" in out
+    assert out.splitlines()[-1].startswith("1 scenario, 1 passed, 0 failed")
+
+
+def test_names_and_files_together_as_json(small: Path) -> None:
+    code, out, _ = run("--json", "privileged", small)
+    document = json.loads(out)
+    assert code == 0
+    assert document["passed"] is True
+    assert [scenario["scenario"] for scenario in document["scenarios"]] == ["privileged", "small"]
+
+
+def test_unmet_expectation_is_exit_status_1(small: Path) -> None:
+    small.write_text(SMALL.replace("[GPU-B]", "[GPU-A]"), encoding="utf-8")
+    code, out, _ = run(small)
+    assert code == 1
+    assert "FAILED small: step 1: cards: expected ['GPU-A'], got ['GPU-B']" in out
+
+
+def test_unknown_name_is_exit_status_2() -> None:
+    code, out, err = run("mutexes")
+    assert code == 2
+    assert out == ""
+    assert "no scenario 'mutexes': neither a file nor one of burst, four-cards," in err
+
+
+def test_malformed_file_is_exit_status_2(small: Path) -> None:
+    small.write_text(SMALL + "  extra: 1\n", encoding="utf-8")
+    code, _, err = run("privileged", small)
+    assert code == 2
+    assert f"{small}:8: steps[0].extra: unknown key" in err
+
+
+def test_burst_as_json() -> None:
+    code, out, _ = run("burst", "--nodes", 2, "--cards", 2, "--pods", 30, "--gpumem", 1000, "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert (document["placed"], document["lost"], document["writes_per_pod"]) == (30, 0, 1.0)
+    assert document["violations"] == []
+    assert document["per_second"] > 0
+
+
+def test_burst_of_nothing_is_a_usage_error() -> None:
+    code, _, err = run("burst", "--pods", 0)
+    assert code == 2
+    assert "--pods" in err
+
+
+def test_help_names_commands_and_scenarios() -> None:
+    code, out, _ = run("--help")
+    assert code == 0
+    assert all(word in out for word in ("burst", "list", "run", "NAME"))
