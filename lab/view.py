@@ -67,19 +67,31 @@ def _short(pod: str) -> str:
 
 
 def card_bar(card: CardUsage, colours: dict[str, str], cells: int = _BAR_CELLS) -> Text:
-    """The card's memory as a bar: one coloured piece per tenant, with its name as far as it fits."""
+    """The card's memory as a bar: one coloured piece per tenant, with its name where that fits; dots are free."""
     bar = Text()
     drawn = 0
     for share in card.tenants:
-        colour = colours.setdefault(share.pod, _COLOURS[len(colours) % len(_COLOURS)])
-        width = round(cells * share.memory_mib / card.memory_mib) if card.memory_mib else 0
-        width = max(1, min(width, cells - drawn))
         if drawn >= cells:
             break
-        bar.append(_short(share.pod)[:width].ljust(width), style=f"black on {colour}")
+        width = round(cells * share.memory_mib / card.memory_mib) if card.memory_mib else 0
+        width = max(1, min(width, cells - drawn))
+        name, colour = _short(share.pod), _colour(share.pod, colours)
+        if len(name) <= width:
+            bar.append(name.ljust(width), style=f"black on {colour}")
+        else:
+            bar.append("█" * width, style=colour)
         drawn += width
     bar.append("·" * (cells - drawn), style="dim")
     return bar
+
+
+def _tenants(card: CardUsage, colours: dict[str, str]) -> Text:
+    names = [Text(_short(share.pod), style=_colour(share.pod, colours)) for share in card.tenants]
+    return Text(", ").join(names)
+
+
+def _colour(pod: str, colours: dict[str, str]) -> str:
+    return colours.setdefault(pod, _COLOURS[len(colours) % len(_COLOURS)])
 
 
 class PlainView:
@@ -145,6 +157,7 @@ class TerminalView:
         self._console = console
         self._colours: dict[str, str] = {}
         self._live: Live | None = None
+        self._cards: RenderableType | None = None
 
     def show(self, record: Record | BurstResult) -> None:
         """(View)"""
@@ -175,7 +188,8 @@ class TerminalView:
         for problem in step.problems:
             self._console.print(f"      [red]{escape(problem)}[/]", highlight=False)
         if step.cards:
-            self._draw(self._picture(step.cards))
+            self._cards = self._picture(step.cards)
+            self._draw(self._cards)
 
     def _picture(self, cards: tuple[CardUsage, ...]) -> RenderableType:
         table = Table.grid(padding=(0, 1))
@@ -187,6 +201,7 @@ class TerminalView:
                 f"{card.used_memory_mib}/{card.memory_mib} MiB",
                 f"{card.used_slots}/{card.slots} slots",
                 f"{card.used_cores} %",
+                _tenants(card, self._colours),
             )
         more = len(cards) - _CARDS_SHOWN
         return Group(table, Text(f"   … and {more} cards more", style="dim")) if more > 0 else table
@@ -206,12 +221,11 @@ class TerminalView:
         self._live.update(picture, refresh=True)
 
     def _stop(self) -> None:
-        if self._live is None:
-            return
-        last = self._live.renderable
-        self._live.stop()
-        self._live = None
-        self._console.print(last)
+        """Leave the last picture of the cards standing; a progress bar has served its purpose."""
+        self.close()
+        if self._cards is not None:
+            self._console.print(self._cards)
+            self._cards = None
 
     def close(self) -> None:
         """Give the terminal back, whatever has happened."""

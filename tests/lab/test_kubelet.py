@@ -5,8 +5,7 @@ import pytest
 
 from devices.kube.resources import PODS
 from lab.kubelet import AllocateError, Kubelet, Taken, take_next
-
-from .small_cluster import SmallCluster, container, small_cluster
+from tests.lab.small_cluster import SmallCluster, container, small_cluster
 
 ONE = "n1-0,NVIDIA,1000,0:;"
 

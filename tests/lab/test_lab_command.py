@@ -1,4 +1,8 @@
 import json
+import signal
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -102,3 +106,20 @@ def test_help_names_commands_and_scenarios() -> None:
     code, out, _ = run("--help")
     assert code == 0
     assert all(word in out for word in ("burst", "list", "run", "NAME"))
+
+
+def test_keep_leaves_a_cluster_until_interrupted(small: Path) -> None:
+    command = [sys.executable, "-c", "from cli.lab import app; app()", str(small), "--keep"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            lines = [process.stderr.readline() for _ in range(2)]
+            assert lines[0] == "The cluster of small runs until Ctrl-C. Look at it, or create pods in it, with\n"
+            url = lines[1].split()[2]
+            with urllib.request.urlopen(f"{url}/api/v1/nodes") as answer:
+                assert [node["metadata"]["name"] for node in json.load(answer)["items"]] == ["node-1"]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=20) == 0
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()

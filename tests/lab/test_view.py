@@ -71,7 +71,7 @@ def test_plain_burst_is_told_every_two_seconds() -> None:
     [
         (SHARED, "a     team/b      ······"),
         (IDLE, "························"),
-        (CardUsage("n", "C", 16000, 10, 100, (Share("default/long-name", 1, 2000, 0),)), "lon·····················"),
+        (CardUsage("n", "C", 16000, 10, 100, (Share("default/long-name", 1, 2000, 0),)), "███·····················"),
         (CardUsage("n", "C", 1000, 10, 100, (Share("default/a", 1, 900, 0), Share("default/b", 1, 900, 0))), None),
     ],
 )
