@@ -106,7 +106,7 @@ def decode_mig(text: str) -> tuple[MigReservation, ...]:
         return ()
     try:
         entries = _DECODER.decode(text)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise AllocationError(f"the MIG reservations cannot be read: {error}") from error
     reservations = []
     places = set()

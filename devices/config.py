@@ -50,10 +50,14 @@ class DeviceConfig:
 
 
 def _lines(node: yaml.Node | None, path: str = "$") -> Iterable[tuple[str, int]]:
-    """Line numbers (from 1) by the paths that msgspec uses in its errors."""
+    """Line numbers (from 1) by the paths that msgspec uses in its errors. Raises `ConfigError` for a key that stands twice."""
     if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
         for key, value in node.value:
             here = f"{path}.{key.value}"
+            if here in seen:
+                raise ConfigError(f"line {key.start_mark.line + 1}: {here.removeprefix('$.')} stands twice")
+            seen.add(here)
             yield here, key.start_mark.line + 1
             yield from _lines(value, here)
     elif isinstance(node, yaml.SequenceNode):
@@ -63,12 +67,17 @@ def _lines(node: yaml.Node | None, path: str = "$") -> Iterable[tuple[str, int]]
             yield from _lines(value, here)
 
 
+def _line(lines: Mapping[str, int], section: str, key: str = "") -> int:
+    """The line of a key, else of its section: a key that YAML reads as another type or merges in has no line of its own."""
+    return lines.get(f"$.{section}{key}", lines.get(f"$.{section}", 1))
+
+
 def _unknown(
     section: str, settings: type[FamilySettings], values: Mapping[str, object], lines: Mapping[str, int]
 ) -> list[str]:
     known = {field.encode_name for field in msgspec.structs.fields(settings)}
     return [
-        f"line {lines[f'$.{section}.{key}']}: unknown key {section}.{key} has no effect; known are {', '.join(sorted(known))}"
+        f"line {_line(lines, section, f'.{key}')}: unknown key {section}.{key} has no effect; known are {', '.join(sorted(known))}"
         for key in values
         if key not in known
     ]
@@ -80,16 +89,15 @@ def _settings(family: Family[FamilySettings], values: object, lines: Mapping[str
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
         path = path.rstrip("`")
-        key = f"{family.section}{path}"
-        line = lines.get(f"$.{key}", lines[f"$.{family.section}"])
-        raise ConfigError(f"line {line}: {key}: {text}") from error
+        raise ConfigError(f"line {_line(lines, family.section, path)}: {family.section}{path}: {text}") from error
 
 
 def _compose(text: str) -> tuple[Mapping[str, object], Mapping[str, int]]:
     try:
         lines = dict(_lines(yaml.compose(text, Loader=yaml.SafeLoader)))
         document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # ValueError: an impossible date. RecursionError: an alias inside its own anchor.
         raise ConfigError(f"the device configuration is not YAML: {' '.join(str(error).split())}") from error
     if document is None:
         document = {}
@@ -106,6 +114,7 @@ def read(text: str) -> DeviceConfig:
     document, lines = _compose(text)
     warnings: list[str] = []
     vendors: list[Vendor] = []
+    sections: dict[str, str] = {}
     known = {family.section: family for family in families()}
     for section in document:
         if section not in known:
@@ -115,26 +124,36 @@ def read(text: str) -> DeviceConfig:
                 else "no accelerator family reads it"
             )
             warnings.append(
-                f"line {lines[f'$.{section}']}: section {section} has no effect: {what}; known are {', '.join(sorted(known))}"
+                f"line {_line(lines, section)}: section {section} has no effect: {what}; known are {', '.join(sorted(known))}"
             )
     for section, family in known.items():
         values = document.get(section)
         values = {} if values is None else values
         if isinstance(values, dict):
+            for key in values:
+                if not isinstance(key, str):
+                    raise ConfigError(
+                        f"line {_line(lines, section)}: {section}: key {key!r} must be text, such as 'memoryFactor'"
+                    )
             warnings += _unknown(section, family.settings, values, lines)
         settings = _settings(family, values, lines)
         try:
-            vendors += family.build(settings)
+            built = family.build(settings)
         except ConfigError as error:
             key = re.match(r"\w+", str(error))
-            line = lines.get(f"$.{section}.{key[0]}" if key else "", lines.get(f"$.{section}", 1))
+            line = _line(lines, section, f".{key[0]}" if key else "")
             raise ConfigError(f"line {line}: {section}.{error}") from error
+        vendors += built
+        sections.update(dict.fromkeys((vendor.key for vendor in built), section))
     vendors.sort(key=lambda vendor: vendor.key)
     owners: dict[str, str] = {}
     for vendor in vendors:
         for name in vendor.resources:
             if owners.setdefault(name, vendor.key) != vendor.key:
-                raise ConfigError(f"resource {name} is used by both {owners[name]} and {vendor.key}")
+                section = sections[vendor.key]
+                raise ConfigError(
+                    f"line {_line(lines, section)}: {section}: resource {name} is used by both {owners[name]} and {vendor.key}"
+                )
     return DeviceConfig(tuple(vendors), tuple(warnings))
 
 

@@ -59,9 +59,8 @@ def is_label_value(text: str) -> bool:
 def _is_key(key: str) -> bool:
     prefix, slash, name = key.rpartition("/")
     if slash and (
-        not prefix
-        or len(prefix) > _KEY_PARTS_MAX[0]
-        or not _is_name(prefix)
+        len(prefix) > _KEY_PARTS_MAX[0]
+        or not all(_is_name(label) for label in prefix.split("."))
         or prefix != prefix.lower()
         or "_" in prefix
     ):

@@ -307,7 +307,8 @@ class Ledger:
 
     def put_pod(self, pod: Pod, now_s: float) -> None:
         """A pod as it is now. Pods without managed devices leave no trace."""
-        self._gone.pop(pod.uid, None)
+        if pod.uid in self._gone:
+            return  # a read of ours came back after the watch had shown the end
         book = self._pods.get(pod.uid)
         if book is None:
             if pod.is_finished or not self._matters(pod):
@@ -380,6 +381,7 @@ class Ledger:
 
     def _holding(self, uid: str, book: _PodBook) -> Holding | None:
         """The one rule of who counts: a reservation, else what a bound pod carries, else what an unanswered one carries."""
+        self._pod_problems.pop(uid, None)
         pod, reservation = book.pod, book.reservation
         if reservation is not None:
             return self._held(
@@ -396,7 +398,6 @@ class Ledger:
         except AllocationError as error:
             self._pod_problems[uid] = f"pod {pod.namespace}/{pod.name}: its allocation counts nothing: {error}"
             return None
-        self._pod_problems.pop(uid, None)
         if not any(allocation):
             return None
         reservations = self._reservations(uid, pod)

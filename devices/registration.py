@@ -28,6 +28,7 @@ __all__ = [
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 _INT32 = 2**31 - 1
+_DIGITS = 10
 _SEPARATORS = frozenset(",:;")
 _SHORT, _LONG = 7, 9
 
@@ -59,12 +60,8 @@ class _Fields:
         if not isinstance(document, dict):
             raise RegistrationError(f"{where}: expected an object, got {_kind(document)}")
         self._where = where
-        self._values: dict[str, object] = {}
-        for name, value in document.items():
-            # An exact name wins over one that only matches in another case; of equals the last one counts.
-            folded = name.lower()
-            if name == folded or folded not in document:
-                self._values[folded] = value
+        # Of names that differ in case alone the last one counts, and null says nothing.
+        self._values = {name.lower(): value for name, value in document.items() if value is not None}
 
     def text(self, name: str) -> str:
         value = self._values.get(name.lower())
@@ -201,7 +198,7 @@ def read_json(text: str, vendor: str) -> CardList:
 def _text_number(name: str, text: str) -> int:
     # int() would also accept blanks, underscores and digits of other scripts.
     digits = text[1:] if text[:1] in ("+", "-") else text
-    if not (digits.isascii() and digits.isdigit()) or abs(number := int(text)) > _INT32:
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > _DIGITS or abs(number := int(text)) > _INT32:
         raise RegistrationError(f"invalid {name} field: {text!r}")
     return number
 

@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from fractions import Fraction
 from typing import Protocol
 
 from devices.errors import MalformedValue, QuantityError
 from devices.objects import Container, Pod
-from devices.quantity import Quantity, parse, whole
+from devices.quantity import Quantity, whole
 
 __all__ = [
     "Ask",
@@ -147,10 +146,10 @@ def optional_whole(container: Resources, resource: str, low: int, high: int) -> 
 def _shown(value: Quantity) -> str:
     """The value as a user wrote it, whole numbers without suffix: the API server rewrites `200` but never `16Gi`."""
     try:
-        number: Fraction = parse(value)
+        number = whole(value)
     except QuantityError:
         return str(value)
-    return str(number.numerator) if number.denominator == 1 and abs(number.numerator) < 10**6 else str(value)
+    return str(number) if abs(number) < 10**6 else str(value)
 
 
 def roles(pod: Pod) -> tuple[Role, ...]:

@@ -31,6 +31,7 @@ class Weights:
 
 EQUAL_WEIGHTS = Weights()
 _INT = 2**63 - 1
+_DIGITS = 19
 
 
 def weights_of(annotations: Mapping[str, str]) -> Weights:
@@ -50,7 +51,7 @@ def weights_of(annotations: Mapping[str, str]) -> Weights:
         if name in found:
             raise WeightsError(prefix + f'duplicate "{name}" weight')
         digits = value[1:] if value[:1] in ("+", "-") else value
-        if not (digits.isascii() and digits.isdigit()) or abs(int(value)) > _INT:
+        if not (digits.isascii() and digits.isdigit()) or len(digits) > _DIGITS or abs(int(value)) > _INT:
             raise WeightsError(prefix + f'"{name}" weight must be an integer')
         if int(value) < 0:
             raise WeightsError(prefix + f'"{name}" weight must not be negative')

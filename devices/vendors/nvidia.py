@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal
 
 import msgspec
 
@@ -45,6 +44,7 @@ VGPU_MODE = "nvidia.com/vgpu-mode"
 
 _INT32 = 2**31 - 1
 _WHOLE = 100
+_CORE_POLICIES = ("", "default", "force", "disable")
 
 
 class MigModels(FamilySettings, frozen=True):
@@ -67,7 +67,7 @@ class Settings(FamilySettings, frozen=True, kw_only=True):
     default_cores: int = 0
     default_gpu_num: int = msgspec.field(name="defaultGPUNum", default=1)
     memory_factor: int = 1
-    gpu_core_policy: Literal["", "default", "force", "disable"] = "default"
+    gpu_core_policy: str = "default"
     runtime_class_name: str = ""
     mig_profile_allowlist: list[MigModels] = []
     device_split_count: int = 10
@@ -90,6 +90,20 @@ def _check(settings: Settings) -> None:
             raise ConfigError(f"{name}: {value} is out of range, accepted are 0 to {_INT32}")
     if not settings.resource_count_name:
         raise ConfigError("resourceCountName: must not be empty")
+    keys: dict[str, str] = {}
+    for key, name in (
+        ("resourceCountName", settings.resource_count_name),
+        ("resourceMemoryName", settings.resource_memory_name),
+        ("resourceMemoryPercentageName", settings.resource_memory_percentage_name),
+        ("resourceCoreName", settings.resource_core_name),
+        ("resourcePriorityName", settings.resource_priority_name),
+    ):
+        if name and keys.setdefault(name, key) != key:
+            raise ConfigError(f"{key}: {name} is {keys[name]} already")
+    if settings.gpu_core_policy not in _CORE_POLICIES:
+        raise ConfigError(
+            f"gpuCorePolicy: {settings.gpu_core_policy!r} is unknown, accepted are default, force, disable or empty text"
+        )
     for entry in settings.mig_profile_allowlist:
         if not entry.models or not entry.profiles:
             raise ConfigError("migProfileAllowlist: every entry needs at least one model and one profile")
