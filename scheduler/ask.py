@@ -68,7 +68,7 @@ def ask_of(pod: Pod, config: DeviceConfig, defaults: Defaults) -> Ask:
             relevant += sorted(mine.items())
     weights = weights_of(pod.annotations)
     shape = (
-        tuple((container.role, container.devices) for container in request.containers),
+        tuple((container.name, container.role, container.devices) for container in request.containers),
         card_policy,
         node_policy,
         weights,

@@ -22,7 +22,7 @@ from scheduler.allocate import carried, carries
 from scheduler.clock import Clock
 from scheduler.diagnosis import BINDING_FAILED, BINDING_SUCCEED, NORMAL, WARNING, EventText
 from scheduler.engine import Engine, Filtered
-from scheduler.errors import BindError, NodeNotFoundError, PodNotFoundError
+from scheduler.errors import BindError, LockContentionError, NodeNotFoundError, PodNotFoundError
 from scheduler.events import EventSink
 from scheduler.nodelock import LockApi, NodeLocks
 
@@ -77,10 +77,13 @@ class PodBinder:
         """
         pod = await self._pod(request)
         if pod.bound_node:
-            self._check_bound(pod, request.node)
+            try:
+                self._check_bound(pod, request.node)
+            finally:
+                self._ledger.put_pod(pod, self._clock.now())
             return
         if self._ledger.node_object(request.node) is None:
-            self._ledger.release(request.uid)
+            self._release_held(request.uid)
             self._failed(pod, f"failed to get node {request.node}")
             raise NodeNotFoundError(f'node "{request.node}" not found')
         try:
@@ -93,27 +96,58 @@ class PodBinder:
 
     async def stop(self) -> None:
         """Stop waiting for outcomes that are still open."""
-        for task in list(self._unsettled):
+        tasks = list(self._unsettled)
+        for task in tasks:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _pod(self, request: BindRequest) -> Pod:
-        """The pod from the books, else as the API server has it now."""
+        """The pod from the books; as the API server has it now, where they do not know it or a Binding of it is still open."""
         pod = self._ledger.pod(request.uid)
         if pod is None:
+            gone_before = self._ledger.is_gone(request.uid)
             try:
-                pod = pod_of(await self._api.get_pod(request.namespace, request.name))
+                pod = pod_of(await self._get(request))
             except NotFound as error:
                 raise PodNotFoundError(f'pod "{request.name}" not found') from error
             except KubeError as error:
                 raise BindError(str(error)) from error
             if pod.uid == request.uid:
+                if self._ledger.is_gone(pod.uid) and not gone_before:
+                    # The answer left before the deletion that the watch has shown since.
+                    raise PodNotFoundError(f'pod "{request.name}" not found')
                 self._ledger.put_pod(pod, self._clock.now())
+        elif not pod.bound_node and self._is_open(pod.uid):
+            with contextlib.suppress(KubeError):
+                found = await self._stored(pod)
+                pod = found if found is not None and not self._ledger.is_gone(pod.uid) else pod
         if pod.uid != request.uid or (pod.namespace, pod.name) != (request.namespace, request.name):
-            self._ledger.release(request.uid)
+            self._release_held(request.uid)
             raise PodNotFoundError(f'pod "{request.name}" not found')
         return pod
+
+    async def _get(self, request: BindRequest) -> JsonObject:
+        try:
+            return await self._api.get_pod(request.namespace, request.name)
+        except ValueError as error:  # a text that is no name of an object
+            raise PodNotFoundError(f'pod "{request.name}" not found') from error
+
+    async def _stored(self, pod: Pod) -> Pod | None:
+        """The pod by a quorum read, None when it is gone. Raises `KubeError`."""
+        try:
+            found = pod_of(await self._api.get_pod(pod.namespace, pod.name))
+        except NotFound:
+            return None
+        return found if found.uid == pod.uid else None
+
+    def _is_open(self, uid: str) -> bool:
+        """Whether a Binding of the pod may be under way, or its outcome is not known."""
+        reservation = self._ledger.reservation(uid)
+        return reservation is not None and reservation.phase is not Phase.HELD
+
+    def _release_held(self, uid: str) -> None:
+        if not self._is_open(uid):
+            self._ledger.release(uid)
 
     def _check_bound(self, pod: Pod, node: str) -> None:
         """Repeating a bind is a success only where the pod stands with the cards we have in the books."""
@@ -133,8 +167,13 @@ class PodBinder:
             self._ledger.set_phase(pod.uid, Phase.BINDING)
         try:
             for key in keys:
-                await self._locks.acquire(pod, node, key, _is_gang(pod), request.deadline_s)
+                # Taken from here on: a try that is broken off, or whose reply was lost, may have set the lock.
                 taken.append(key)
+                try:
+                    await self._locks.acquire(pod, node, key, _is_gang(pod), request.deadline_s)
+                except LockContentionError:
+                    taken.pop()
+                    raise
             if reservation is not None and not self._engine.still_good(reservation):
                 raise BindError(
                     f"the cards reserved for pod {pod.namespace}/{pod.name} on node {node} are no longer available"
@@ -146,7 +185,12 @@ class PodBinder:
             if isinstance(error, BindingMetadataError):
                 raise BindError(str(error)) from error
             raise
-        await self._beside(self._send(pod, request, reservation, taken, body))
+        gone = asyncio.Event()
+        try:
+            await self._beside(self._send(pod, request, reservation, taken, body, gone))
+        except asyncio.CancelledError:
+            gone.set()
+            raise
 
     def _reservation(self, pod: Pod, node: str) -> Reservation | None:
         """The pod's reservation on this node; made now where it is gone or elsewhere. None for a pod without devices."""
@@ -183,12 +227,20 @@ class PodBinder:
         return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
 
     async def _send(
-        self, pod: Pod, request: BindRequest, reservation: Reservation | None, taken: list[str], body: JsonObject
+        self,
+        pod: Pod,
+        request: BindRequest,
+        reservation: Reservation | None,
+        taken: list[str],
+        body: JsonObject,
+        caller_gone: asyncio.Event,
     ) -> None:
         node = request.node
 
         def check() -> None:
-            # The client may have waited for its turn: a reservation that is gone by now must not be bound.
+            # The client may have waited for its turn: nobody may want the pod bound any more, or its cards may be gone.
+            if caller_gone.is_set():
+                raise BindError(f"the caller that asked to bind pod {pod.namespace}/{pod.name} has gone")
             if reservation is not None and not self._engine.still_good(reservation):
                 raise BindError(
                     f"the cards reserved for pod {pod.namespace}/{pod.name} on node {node} are no longer available"
@@ -197,9 +249,13 @@ class PodBinder:
         try:
             await self._api.bind(pod.namespace, pod.name, body, self._settings.timeout_s, before_send=check)
         except OutcomeUnknown as error:
-            await self._lost_reply(pod, request, taken, error)
+            await self._lost_reply(pod, request, reservation, taken, error)
         except Conflict as error:
-            if not await self._was_bound(pod, node, reservation):
+            # An earlier, lost Binding may have done it; refused it is only once a read has shown so.
+            bound = await self._outcome(pod, node, reservation)
+            if bound is None:
+                raise self._later(pod, node, reservation, taken, self._clock.now()) from error
+            if not bound:
                 await self._give_back(pod, node, taken)
                 raise BindError(str(error)) from error
         except (KubeError, BindError) as error:
@@ -211,17 +267,14 @@ class PodBinder:
             await self._locks.release(pod, node, key)
         self._ledger.release(pod.uid)
 
-    async def _was_bound(self, pod: Pod, node: str, reservation: Reservation | None) -> bool:
-        """After a conflict: whether the pod stands on the node with our cards, so that an earlier, lost Binding did it."""
-        try:
-            found = pod_of(await self._api.get_pod(pod.namespace, pod.name))
-        except KubeError:
-            return False
-        allocation = reservation.allocation if reservation is not None else ()
-        same = found.uid == pod.uid and found.bound_node == node
-        return same and carries(found.annotations, allocation, self._ledger.config)
-
-    async def _lost_reply(self, pod: Pod, request: BindRequest, taken: list[str], error: OutcomeUnknown) -> None:
+    async def _lost_reply(
+        self,
+        pod: Pod,
+        request: BindRequest,
+        reservation: Reservation | None,
+        taken: list[str],
+        error: OutcomeUnknown,
+    ) -> None:
         """Hold the cards until it is known; kube-scheduler waits with us as long as it can be told in time."""
         node = request.node
         self._ledger.set_phase(pod.uid, Phase.UNSETTLED)
@@ -231,33 +284,43 @@ class PodBinder:
         in_time = request.deadline_s is None or settled_at + _READ_RETRY_S < request.deadline_s
         if in_time:
             await self._clock.wait(asyncio.Event(), self._settings.timeout_s)
-        bound = await self._outcome(pod, node) if in_time else None
+        bound = await self._outcome(pod, node, reservation) if in_time else None
         if bound is None:
-            task = asyncio.create_task(
-                self._settle_later(pod, node, taken, settled_at), name=f"settle {pod.namespace}/{pod.name}"
-            )
-            self._unsettled.add(task)
-            task.add_done_callback(self._unsettled.discard)
-            raise BindError(
-                f"the outcome of binding pod {pod.namespace}/{pod.name} to node {node} is not known yet"
-            ) from error
+            raise self._later(pod, node, reservation, taken, settled_at) from error
         if not bound:
             await self._give_back(pod, node, taken)
             raise BindError(f"binding pod {pod.namespace}/{pod.name} to node {node} failed: {error}") from error
 
-    async def _outcome(self, pod: Pod, node: str) -> bool | None:
-        """Whether the pod is bound to the node, by a quorum read; None when it cannot be read."""
+    async def _outcome(self, pod: Pod, node: str, reservation: Reservation | None) -> bool | None:
+        """Whether the pod stands on the node with our cards, by a quorum read; None when it cannot be read."""
         try:
-            found = pod_of(await self._api.get_pod(pod.namespace, pod.name))
-        except NotFound:
-            return False
+            found = await self._stored(pod)
         except KubeError:
             return None
-        return found.uid == pod.uid and found.bound_node == node
+        if found is None or self._ledger.is_gone(pod.uid):
+            return False
+        if found.bound_node:
+            # Wherever it stands, what it carries counts before anything of ours is given back.
+            self._ledger.put_pod(found, self._clock.now())
+        allocation = reservation.allocation if reservation is not None else ()
+        return found.bound_node == node and carries(found.annotations, allocation, self._ledger.config)
 
-    async def _settle_later(self, pod: Pod, node: str, taken: list[str], settled_at: float) -> None:
+    def _later(
+        self, pod: Pod, node: str, reservation: Reservation | None, taken: list[str], settled_at: float
+    ) -> BindError:
+        """Go on asking for the outcome, without a caller; what to tell the present one."""
+        self._ledger.set_phase(pod.uid, Phase.UNSETTLED)
+        work = self._settle_later(pod, node, reservation, taken, settled_at)
+        task = asyncio.create_task(work, name=f"settle {pod.namespace}/{pod.name}")
+        self._unsettled.add(task)
+        task.add_done_callback(self._unsettled.discard)
+        return BindError(f"the outcome of binding pod {pod.namespace}/{pod.name} to node {node} is not known yet")
+
+    async def _settle_later(
+        self, pod: Pod, node: str, reservation: Reservation | None, taken: list[str], settled_at: float
+    ) -> None:
         await self._clock.wait(asyncio.Event(), settled_at - self._clock.now())
-        while (bound := await self._outcome(pod, node)) is None:
+        while (bound := await self._outcome(pod, node, reservation)) is None:
             await self._clock.wait(asyncio.Event(), _READ_RETRY_S)
         if not bound:
             await self._give_back(pod, node, taken)

@@ -8,7 +8,7 @@ from scheduler.evaluate import NotFit
 from scheduler.pipeline import Decision
 from scheduler.policies import NODE_POLICIES
 
-__all__ = ["EventText", "cut", "failure_events", "success_event", "unresolvable"]
+__all__ = ["EventText", "cut", "failure_events", "shortened", "success_event", "unresolvable"]
 
 NORMAL, WARNING = "Normal", "Warning"
 FILTERING_SUCCEED, FILTERING_FAILED = "FilteringSucceed", "FilteringFailed"
@@ -39,6 +39,14 @@ def cut(head: str, names: Sequence[str], tail: str) -> str:
             break
         kept.append(name)
     return head + ",".join([*kept, f"… and {len(names) - len(kept)} more"]) + tail
+
+
+def shortened(text: str) -> str:
+    """A text as an Event's message may be long: cut at 1,024 bytes, never within a character."""
+    encoded = text.encode()
+    if len(encoded) <= MESSAGE_MAX_BYTES:
+        return text
+    return encoded[: MESSAGE_MAX_BYTES - len("…".encode())].decode(errors="ignore") + "…"
 
 
 def success_event(decision: Decision) -> EventText:
@@ -82,9 +90,7 @@ def failure_events(decision: Decision, notes: Iterable[str] = ()) -> tuple[Event
         )
     texts.append(f"no available node, {decision.offered} nodes do not meet")
     detail = [*_containers(decision), *_mig_hint(decision), *notes]
-    return tuple(
-        EventText(WARNING, FILTERING_FAILED, text) for text in (*texts, *(cut("", [text], "") for text in detail))
-    )
+    return tuple(EventText(WARNING, FILTERING_FAILED, text) for text in (*texts, *(shortened(text) for text in detail)))
 
 
 def _containers(decision: Decision) -> Iterable[str]:

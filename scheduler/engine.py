@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from devices.errors import MalformedValue, WeightsError
 from devices.ledger import Ledger, Phase, Reservation
+from devices.mig import is_mig
 from devices.model import NO_CHARGE, Allocation
 from devices.objects import Node, Pod
 from devices.requests import PodRequest, pod_request
@@ -61,8 +62,8 @@ class Engine:
             return settled
         self.ledger.answer(pod, now_s)
         decision = self._decide(asked, pod, names)
-        if decision.fit is None and self._make_way(pod, names, now_s):
-            decision = self._decide(asked, pod, names)
+        if decision.fit is None:
+            decision = self._made_way(asked, pod, names, now_s) or decision
         self.ring.record(pod, decision, now_s)
         if decision.node is None or decision.fit is None:
             return self._refused(pod, decision)
@@ -140,8 +141,10 @@ class Engine:
                 found = cards.get((entry.vendor, entry.uuid))
                 if found is None or not found.healthy or found.cordoned:
                     return False
-                if found.used_slots > found.card.slots or found.used_memory_mib > found.card.memory_mib:
+                if found.used_slots > found.card.slots or found.free_memory_mib < 0:
                     return False
+                if found.free_cores < 0 and not is_mig(found.card):
+                    return False  # an instance's compute is rounded up, so that of a full MIG card may come to more
         return True
 
     def scores(self, pod: Pod, names: Sequence[str]) -> dict[str, int]:
@@ -182,6 +185,8 @@ class Engine:
             request = pod_request(pod, self.ledger.config.vendors)
             if not request.asks:
                 return None
+            if not pod.uid:
+                return Filtered(error="the pod has no metadata.uid: cards are reserved under it", outcome="malformed")
             if self.ledger.is_gone(pod.uid):
                 return Filtered(error=f'pod "{pod.name}" not found', outcome="gone")
             return ask_of(pod, self.ledger.config, self._defaults)
@@ -231,26 +236,31 @@ class Engine:
                     found[vendor.key] = headroom
         return found
 
-    def _make_way(self, pod: Pod, names: Sequence[str], now_s: float) -> bool:
-        """Release old reservations of pods that kube-scheduler cannot place, where they stand in this pod's way."""
+    def _made_way(self, ask: Ask, pod: Pod, names: Sequence[str], now_s: float) -> Decision | None:
+        """The decision once old reservations of pods that kube-scheduler cannot place are gone; None where that is no help.
+
+        Only what stood in this pod's way stays released: the chosen node's, and what its own namespace's quota was spent on.
+        """
         offered = set(names)
-        stale = [
-            r.uid
+        yielding = [
+            (r, holder)
             for r in self.ledger.reservations()
             if r.uid != pod.uid
             and r.phase is Phase.HELD
             and now_s - r.made_at_s > YIELDS_AFTER_S
-            and self._in_the_way(r, pod, offered)
+            and (holder := self.ledger.pod(r.uid)) is not None
+            and holder.is_unschedulable
+            and (r.node in offered or holder.namespace == pod.namespace)
         ]
-        for uid in sorted(stale):
-            self.ledger.release(uid)
-        return bool(stale)
-
-    def _in_the_way(self, reservation: Reservation, pod: Pod, offered: set[str]) -> bool:
-        holder = self.ledger.pod(reservation.uid)
-        if holder is None or not holder.is_unschedulable:
-            return False
-        return reservation.node in offered or holder.namespace == pod.namespace
+        if not yielding:
+            return None
+        for r, _ in yielding:
+            self.ledger.release(r.uid)
+        decision = self._decide(ask, pod, names)
+        for r, holder in yielding:
+            if decision.node is None or (r.node != decision.node.name and holder.namespace != pod.namespace):
+                self.ledger.reserve(holder, r.node, r.allocation, r.made_at_s)
+        return decision if decision.node is not None else None
 
     def _refused(self, pod: Pod, decision: Decision) -> Filtered:
         notes = (*decision.ask.warnings, *quota_notes(self.ledger, pod, decision))

@@ -15,7 +15,7 @@ from devices.kube.protocols import EventWriter, JsonObject
 from devices.node_lock import rfc3339
 from devices.objects import Pod
 from scheduler.clock import Clock
-from scheduler.diagnosis import EventText, cut
+from scheduler.diagnosis import EventText, shortened
 
 __all__ = ["EventBudget", "EventSink", "Events", "event_object"]
 
@@ -50,7 +50,7 @@ def event_object(pod: Pod, event: EventText, source: str, number: int, now_s: fl
             "resourceVersion": pod.metadata.resource_version,
         },
         "reason": event.reason,
-        "message": cut("", [event.message], "") if len(event.message) > 1024 else event.message,
+        "message": shortened(event.message),
         "type": event.type,
         "source": {"component": source},
         "reportingComponent": source,

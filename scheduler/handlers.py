@@ -123,15 +123,20 @@ class ExtenderHandlers:
         if behind is not None:
             text = f"the books are not complete yet: {behind}"
             return failed_filter(text), "unsynced", f"{_named(args.pod)} {text}"
-        filtered = self._decide(args)
-        words = self._words(args.pod, filtered)
-        return encode_filter(filtered, args, self._choose == self._engine.feasible), filtered.outcome, words
+        if self._is_what_if(args):
+            # Nothing is reserved and no Event says otherwise.
+            filtered = self._engine.simulate(args.pod, args.nodes or (), ())
+            result = encode_filter(filtered, args, every_refusal=True)
+        else:
+            filtered = self._decide(args)
+            result = encode_filter(filtered, args, self._choose == self._engine.feasible)
+        return result, filtered.outcome, self._words(args.pod, filtered)
+
+    def _is_what_if(self, args: FilterArgs) -> bool:
+        """Whether any node is given whole that does not exist (yet)."""
+        return any(self._engine.ledger.node_object(node.name) is None for node in args.nodes or ())
 
     def _decide(self, args: FilterArgs) -> Filtered:
-        known = set(self._engine.ledger.node_names()) if args.nodes is not None else set()
-        if args.nodes is not None and any(node.name not in known for node in args.nodes):
-            # Nodes that do not exist (yet): somebody asks "what if". Nothing is reserved and no Event says otherwise.
-            return self._engine.simulate(args.pod, args.nodes, ())
         names = args.names if args.nodes is None else [node.name for node in args.nodes]
         filtered = self._choose(args.pod, names or (), self._clock.now())
         self._events.later(lambda: self._say(args.pod, filtered))

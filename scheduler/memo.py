@@ -26,5 +26,10 @@ class Memo:
             self._shapes.move_to_end(shape)
         return known
 
+    def forget_node(self, name: str) -> None:
+        """A node that is gone: with nodes that come and go, what was remembered of them would only pile up."""
+        for verdicts in self._shapes.values():
+            verdicts.pop(name, None)
+
     def __len__(self) -> int:
         return len(self._shapes)

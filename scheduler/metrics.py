@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from devices.ledger import Ledger
 from devices.model import NO_CHARGE, Charge
 from devices.quota import Limit
+from devices.requests import Role, roles
 from devices.vendor import Vendor
 
 __all__ = ["DecisionMetrics", "LedgerMetrics"]
@@ -197,7 +198,9 @@ class LedgerMetrics(Collector):
             holding = self._ledger.holding(pod.uid)
             if holding is None:
                 continue
-            for position, entries in enumerate(holding.allocation):
+            for position, (entries, role) in enumerate(zip(holding.allocation, roles(pod), strict=True)):
+                if holding.released and role is Role.INIT:
+                    continue  # it has ended and holds nothing any more
                 for uuid in sorted({entry.uuid for entry in entries}):
                     mine = [entry for entry in entries if entry.uuid == uuid]
                     values = (pod.namespace, holding.node, pod.name, str(position), uuid)

@@ -7,7 +7,7 @@ lock taken in between is never overwritten (HAMi v2.10 wire contract, node lock)
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from devices.errors import LockError
 from devices.keys import BIND_PHASE
 from devices.kube.errors import Conflict, KubeError, NotFound, OutcomeUnknown
 from devices.kube.protocols import JsonObject, NodePatcher, NodeReader, PodReader
-from devices.node_lock import LockValue, parse, rfc3339, seconds_of
+from devices.node_lock import LockValue, parse, seconds_of
 from devices.objects import Pod, node_of, pod_of
 from scheduler.clock import Clock
 from scheduler.errors import LockContentionError, LockFailedError
@@ -28,6 +28,8 @@ _RETRIES = 5
 _FIRST_RETRY_S = 0.1
 _TO_ANSWER_S = 1.0
 """What is left for the rest of a bind after waiting for a lock."""
+_CLOCKS_APART_S = 10.0
+"""A pod created so much later than a lock was taken is not the one that took it; within it the clocks may disagree."""
 _STRATEGY = "{Duration:100ms Factor:2 Jitter:0.5 Steps:5 Cap:0s}"
 
 
@@ -122,13 +124,13 @@ class NodeLocks:
                 await self._clock.wait(asyncio.Event(), _FIRST_RETRY_S * 2 ** (tries - 1))
             try:
                 text, revision = await self._read(node, key)
-                if text == mine or (text and await self._is_own(text, pod)):
+                if text == mine or (text and self._is_own(text, pod, node)):
                     return
                 if text and not await self._is_free_to_take(text, pod, node):
                     raise LockContentionError(
                         self._contention(node) if not tries else f"node {node} is locked: node lock contention"
                     )
-                await self._api.patch_node(node, _patch(key, mine, revision))
+                await _to_its_end(self._api.patch_node(node, _patch(key, mine, revision)))
             except (Conflict, OutcomeUnknown) as error:
                 cause = error
             except KubeError as error:
@@ -143,14 +145,21 @@ class NodeLocks:
         found = node_of(document)
         return found.annotations.get(key, ""), found.metadata.resource_version
 
-    async def _is_own(self, text: str, pod: Pod) -> bool:
-        """A lock of this very pod; one older than the pod is its predecessor's of the same name."""
+    def _is_own(self, text: str, pod: Pod, node: str) -> bool:
+        """A lock of this very pod that still holds; one older than the pod is its predecessor's of the same name."""
         try:
             value = parse(text)
-            created = seconds_of(pod.metadata.creation_timestamp) if pod.metadata.creation_timestamp else 0.0
         except LockError:
             return False
-        return value.is_of(pod.namespace, pod.name) and value.at_s >= created
+        holds = self._age_s(node, text, value) <= self._settings.expiry_s
+        return holds and value.is_of(pod.namespace, pod.name) and value.at_s >= self._created_s(pod)
+
+    @staticmethod
+    def _created_s(pod: Pod) -> float:
+        try:
+            return seconds_of(pod.metadata.creation_timestamp or "")
+        except LockError:
+            return 0.0
 
     async def _is_free_to_take(self, text: str, pod: Pod, node: str) -> bool:
         """Whether the lock found is nobody's: unreadable, expired, or of an owner who cannot need it any more."""
@@ -180,9 +189,12 @@ class NodeLocks:
 
     async def _is_abandoned(self, value: LockValue, node: str) -> bool:
         try:
-            owner = pod_of(await self._api.get_pod(value.namespace, value.name))
-        except NotFound:
-            return True
+            document = await self._api.get_pod(value.namespace, value.name)
+        except (NotFound, ValueError):
+            return True  # gone, or a text that can be no pod's name
+        owner = pod_of(document)
+        if self._created_s(owner) > value.at_s + _CLOCKS_APART_S:
+            return True  # the lock was its predecessor's of the same name
         if owner.is_finished or owner.annotations.get(BIND_PHASE) in ("success", "failed"):
             return True
         return bool(owner.bound_node) and owner.bound_node != node
@@ -194,7 +206,7 @@ class NodeLocks:
                 await self._clock.wait(asyncio.Event(), _FIRST_RETRY_S * 2 ** (tries - 1))
             try:
                 text, revision = await self._read(node, key)
-                if not text or not await self._is_own(text, pod):
+                if not _names(text, pod):
                     return
                 await self._api.patch_node(node, _patch(key, None, revision))
             except NotFound:
@@ -208,10 +220,10 @@ class NodeLocks:
                 return
         _LOG.warning("node %s: its lock could not be given back in %d tries", node, _RETRIES)
 
-    async def sweep(self, locks: Mapping[str, tuple[str, str]]) -> int:
-        """Remove locks (node → key, value) whose owner cannot need them any more; answers how many were removed."""
+    async def sweep(self, locks: Iterable[tuple[str, str, str]]) -> int:
+        """Remove locks (node, key, value) whose owner cannot need them any more; answers how many were removed."""
         removed = 0
-        for node, (key, text) in sorted(locks.items()):
+        for node, key, text in sorted(locks):
             try:
                 value = parse(text)
                 if not value.names_owner or not await self._is_abandoned(value, node):
@@ -220,18 +232,32 @@ class NodeLocks:
                 if present == text:
                     await self._api.patch_node(node, _patch(key, None, revision))
                     removed += 1
-                    _LOG.info(
-                        "node %s: removed the lock of %s/%s (taken %s)",
-                        node,
-                        value.namespace,
-                        value.name,
-                        rfc3339(value.at_s),
-                    )
+                    _LOG.info("node %s: removed the lock %s, whose owner does not need it", node, text)
             except LockError:
                 continue
             except KubeError as error:
                 _LOG.warning("node %s: its stale lock stays for now: %s", node, error)
         return removed
+
+
+def _names(text: str, pod: Pod) -> bool:
+    """Whether a lock's value names the pod. The clock plays no part: whoever wrote it, the name is this pod's now."""
+    try:
+        return parse(text).is_of(pod.namespace, pod.name)
+    except LockError:
+        return False
+
+
+async def _to_its_end(write: Coroutine[object, object, JsonObject]) -> None:
+    """A write that has begun is waited for even when its caller goes away: only then is it known what to give back."""
+    task = asyncio.ensure_future(write)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()
+        raise
 
 
 def _patch(key: str, value: str | None, revision: str) -> JsonObject:

@@ -117,7 +117,7 @@ class Pipeline:
         fit = verdicts[chosen.name] if chosen is not None else None
         decision = Decision(
             ask,
-            len(names),
+            len(states) + len(unregistered),
             chosen,
             fit if isinstance(fit, Fit) else None,
             verdicts,
@@ -133,6 +133,7 @@ class Pipeline:
     def forget_node(self, name: str) -> None:
         """A node that is gone."""
         self._screen.forget(name)
+        self._memo.forget_node(name)
 
     @staticmethod
     def _offered(

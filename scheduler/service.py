@@ -146,11 +146,11 @@ class SchedulerService:
         keys = tuple(dict.fromkeys(v.node_lock for v in self._ledger.config.vendors if v.node_lock))
         while True:
             await asyncio.sleep(_SWEEP_EVERY_S)
-            found: dict[str, tuple[str, str]] = {}
+            found: list[tuple[str, str, str]] = []
             for name in list(self._ledger.node_names()):
                 node = self._ledger.node_object(name)
                 for key in keys if node is not None else ():
                     text = node.annotations.get(key) if node is not None else None
                     if text:
-                        found[name] = (key, text)
+                        found.append((name, key, text))
             await self._locks.sweep(found)

@@ -4,7 +4,7 @@ Upstream: k8s.io/kube-scheduler, package `extender/v1`.
 """
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Final, TypedDict
 
 import msgspec
 import orjson
@@ -58,11 +58,14 @@ class FilterArgs(msgspec.Struct, frozen=True):
     items: tuple[object, ...] = ()
 
 
+_NULL: Final = msgspec.Raw(b"null")
+
+
 class _Exact(msgspec.Struct):
     """The form kube-scheduler sends: decoded without ever building the pod's other fields."""
 
     pod: Pod | None = msgspec.field(name="Pod", default=None)
-    nodes: msgspec.Raw | None = msgspec.field(name="Nodes", default=None)
+    nodes: msgspec.Raw = msgspec.field(name="Nodes", default=_NULL)
     names: list[str] | None = msgspec.field(name="NodeNames", default=None)
 
 
@@ -83,7 +86,7 @@ def _node_list(value: object) -> tuple[tuple[Node, ...], tuple[object, ...]]:
     items = value.get("items", value.get("Items")) if isinstance(value, dict) else None
     if items is None:
         items = []
-    if not isinstance(items, list):
+    if not isinstance(value, dict) or not isinstance(items, list):
         raise RequestError("Nodes: expected a NodeList with items")
     nodes = tuple(node_of(item) for item in items)
     if not all(node.name for node in nodes):
@@ -98,8 +101,9 @@ def decode_filter(body: bytes) -> FilterArgs:
         pod, names = exact.pod, exact.names
         nodes: tuple[Node, ...] | None = None
         items: tuple[object, ...] = ()
-        if exact.nodes is not None and bytes(exact.nodes) != b"null":
-            nodes, items = _node_list(orjson.loads(exact.nodes))
+        whole = bytes(exact.nodes)
+        if whole != b"null":
+            nodes, items = _node_list(orjson.loads(whole))
         if pod is None or (names is None and nodes is None):
             # Another case of the keys, or really missing: look again, leniently.
             fields = _loads(body)
@@ -108,7 +112,7 @@ def decode_filter(body: bytes) -> FilterArgs:
                 names = msgspec.convert(fields["nodenames"], list[str])
             if fields.get("nodes") is not None:
                 nodes, items = _node_list(fields["nodes"])
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, orjson.JSONDecodeError, RecursionError) as error:
         raise RequestError(f"cannot decode the request: {error}") from error
     if pod is None:
         raise RequestError("extender args missing pod")

@@ -34,21 +34,31 @@ class _Pods:
     def __init__(self, ledger: Ledger, now: Callable[[], float]) -> None:
         self._ledger = ledger
         self._now = now
+        self._problems: dict[str, str] = {}
 
     def known(self) -> Mapping[str, object]:
         return {pod.uid: None for pod in self._ledger.pods()}
 
     def replace(self, items: Sequence[Pod]) -> None:
         for uid in self.known().keys() - {pod.uid for pod in items}:
-            self._ledger.delete_pod(uid)
+            self._delete(uid)
         for pod in items:
             self.put(pod)
 
     def put(self, item: Pod) -> None:
         self._ledger.put_pod(item, self._now())
+        problem = self._ledger.pod_problems().get(item.uid, "")
+        if problem != self._problems.pop(item.uid, ""):
+            _LOG.warning("%s", problem or f"pod {item.namespace}/{item.name}: its allocation can be read again")
+        if problem:
+            self._problems[item.uid] = problem
 
     def delete(self, gone: SeenObject) -> None:
-        self._ledger.delete_pod(gone.uid)
+        self._delete(gone.uid)
+
+    def _delete(self, uid: str) -> None:
+        self._ledger.delete_pod(uid)
+        self._problems.pop(uid, None)
 
 
 class _Nodes:
