@@ -1,5 +1,6 @@
 """An API server with nodes and pods, a fake extender, and nothing of Slotwise's services."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -116,11 +117,14 @@ class FakeExtender:
     """Used up one by one before binds succeed."""
     filtered: list[tuple[str, list[str]]] = field(default_factory=list)
     bound: list[JsonObject] = field(default_factory=list)
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set with every filter call; whoever waits clears it before."""
     url: str = ""
 
     async def filter(self, request: web.Request) -> web.Response:
         """POST /filter."""
         asked = orjson.loads(await request.read())
+        self.asked.set()
         self.filtered.append((asked["Pod"]["metadata"]["name"], asked["NodeNames"]))
         fitting = [n for n in asked["NodeNames"] if n not in self.refusals and n not in self.hopeless]
         return web.json_response(
