@@ -2,7 +2,7 @@
 
 import typer
 
-from cli import bench, certs
+from cli import bench, certs, lab
 from cli.replay import replay
 
 __all__ = ["app", "main"]
@@ -14,6 +14,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(lab.app, name="lab")
 app.add_typer(certs.app, name="certs")
 app.add_typer(bench.app, name="bench")
 app.command("replay")(replay)

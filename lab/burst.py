@@ -1,6 +1,7 @@
 """Many pods at once on many equal nodes: how fast, with how many writes, and whether any card was given away twice."""
 
 import asyncio
+import hashlib
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ class BurstOptions:
     gpumem: int = 1000
     """MiB that each pod asks for on its one card."""
     creators: int = 16
-    """Creates under way at a time."""
+    """Creates under way at a time; with 1 the pods come in order, and two bursts take the same cards."""
     patience_s: float = 5.0
     """The burst ends when nothing more has been placed for so long."""
 
@@ -114,7 +115,16 @@ async def run_burst(
             per_second=round(placed / seconds, 1),
             writes_per_pod=round((cluster.scheduler_writes() - writes) / max(placed, 1), 4),
             violations=tuple(f"{v.node} {v.card}: {v.text}" for v in cluster.violations()),
+            digest=_digest(cluster),
         )
+
+
+def _digest(cluster: Cluster) -> str:
+    lines = sorted(
+        f"{seen.pod.name} {seen.pod.bound_node} {seen.pod.annotations.get(ALLOCATED, '')}"
+        for seen in cluster.pods.objects.values()
+    )
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
 
 
 async def _create_all(cluster: Cluster, options: BurstOptions) -> None:

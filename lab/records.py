@@ -60,6 +60,8 @@ class BurstResult:
     writes_per_pod: float
     """Writes of the scheduler service per placed pod, events left out."""
     violations: tuple[str, ...]
+    digest: str = ""
+    """Of which pod got which cards: equal where two bursts took the same ones."""
 
 
 @dataclass(frozen=True)

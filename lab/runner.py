@@ -253,7 +253,8 @@ class _Round:
     async def _burst(self, number: int, step: Step) -> AsyncIterator[Record]:
         assert step.burst is not None
         form = step.burst
-        options = BurstOptions(nodes=form.nodes, cards=form.cards, pods=form.pods, gpumem=form.gpumem)
+        # One after the other: a scenario takes the same cards whenever it is played.
+        options = BurstOptions(nodes=form.nodes, cards=form.cards, pods=form.pods, gpumem=form.gpumem, creators=1)
         async for record in run_burst(options, self._settings):
             if not isinstance(record, BurstResult):
                 yield record
@@ -265,7 +266,7 @@ class _Round:
                 problems.append(f"writes per placed pod: expected 1, got {record.writes_per_pod:g}")
             text = (
                 f"{record.placed} of {record.pods} pods placed in {record.seconds:.1f} s, "
-                f"{record.per_second:.0f} a second, {record.writes_per_pod:g} writes a pod"
+                f"{record.per_second:.0f} a second, {record.writes_per_pod:g} writes a pod, cards {record.digest}"
             )
             yield self._done(number, step, _Played(text, problems, changed=False), ())
 

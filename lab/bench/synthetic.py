@@ -71,7 +71,12 @@ def pod_document(name: str, memory_mib: int, count: int = 1, cores: int = 0, pol
     metadata: JsonObject = {"name": name, "namespace": "default", "uid": f"uid-{name}", "labels": {"app": "bench"}}
     if policy:
         metadata["annotations"] = {"hami.io/gpu-scheduler-policy": policy}
-    container = {"name": "main", "image": "bench:1", "env": environment, "resources": {"limits": limits, "requests": limits}}
+    container = {
+        "name": "main",
+        "image": "bench:1",
+        "env": environment,
+        "resources": {"limits": limits, "requests": limits},
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -42,6 +42,17 @@ async def test_shipped_scenario_holds(path: Path) -> None:
     assert len(steps) == done.steps
 
 
+async def test_a_burst_one_by_one_takes_the_same_cards_again() -> None:
+    options = BurstOptions(nodes=3, cards=2, pods=30, creators=1)
+    digests = []
+    for _ in range(2):
+        async for record in run_burst(options):
+            if isinstance(record, BurstResult):
+                digests.append(record.digest)
+    assert len(digests) == 2
+    assert digests[0] == digests[1]
+
+
 UNMET = {
     "other card": ('- create: {name: a}\n  expect: {allocated: "GPU-A,NVIDIA,1000,0:;"}\n', "allocated: expected"),
     "other cards": ("- create: {name: a}\n  expect: {cards: [GPU-A]}\n", "cards: expected ['GPU-A'], got ['GPU-B']"),

@@ -57,7 +57,10 @@ NODE: Json = {
 def pod(name: str = "a", memory: int = 1000) -> Json:
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory}
     containers = [{"name": "main", "resources": {"limits": limits}}]
-    return {"metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"}, "spec": {"containers": containers}}
+    return {
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
+        "spec": {"containers": containers},
+    }
 
 
 def story() -> Json:
@@ -87,7 +90,9 @@ def story() -> Json:
                     "failed": {},
                     "allocation": {"NVIDIA": [[{"uuid": "GPU-a", "memory": 1000, "cores": 0}]]},
                     "annotations": {"hami.io/vgpu-devices-allocated": text, "hami.io/vgpu-mig-allocations": None},
-                    "events": [["Normal", "FilteringSucceed", "find fit node(n1), 0 nodes not fit, 1 nodes fit(n1:0.00)"]],
+                    "events": [
+                        ["Normal", "FilteringSucceed", "find fit node(n1), 0 nodes not fit, 1 nodes fit(n1:0.00)"]
+                    ],
                 },
             },
             {"usage": {"node": "n1"}, "expect": {"GPU-a": {"used": 1, "memory": 1000, "cores": 0}}},
@@ -153,7 +158,11 @@ FAULTS = {
     "unknown step": (("steps", 0), {"reboot": {}}, "unknown step reboot"),
     "two kinds in a step": (("steps", 0), {"put_pod": pod(), "put_node": NODE}, "unknown step put_pod, put_node"),
     "expectation missing": (("steps", 0), {"admit": {"pod": pod(), "namespace": "d"}}, "expect is missing"),
-    "expectation where nothing is answered": (("steps", 0), {"put_pod": pod(), "expect": {}}, "expect is not for this step"),
+    "expectation where nothing is answered": (
+        ("steps", 0),
+        {"put_pod": pod(), "expect": {}},
+        "expect is not for this step",
+    ),
     "unknown expectation of admit": (("steps", 0, "expect", "patch"), [], "unknown key patch"),
     "unknown expectation of filter": (("steps", 2, "expect", "score"), 1, "unknown key score"),
     "unknown expectation of usage": (("steps", 3, "expect", "GPU-a", "free"), 1, "unknown key free"),
