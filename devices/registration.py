@@ -72,9 +72,7 @@ class _Fields:
         return value
 
     def number(self, name: str, low: int = -_INT32 - 1, high: int = _INT32) -> int:
-        value = self._values.get(name.lower())
-        if value is None:
-            return 0
+        value = self._values.get(name.lower(), 0)
         if isinstance(value, bool) or not isinstance(value, int):
             raise RegistrationError(f"{self._where}: field {name!r} must be a whole number, got {_kind(value)}")
         if not low <= value <= high:
