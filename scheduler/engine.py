@@ -11,7 +11,7 @@ from devices.ledger import Ledger, Phase, Reservation
 from devices.mig import is_mig
 from devices.model import NO_CHARGE, Allocation
 from devices.objects import Node, Pod
-from devices.requests import PodRequest, pod_request
+from devices.requests import PodRequest, pod_request, roles
 from scheduler.ask import Ask, Defaults, ask_of
 from scheduler.diagnosis import FILTERING_FAILED, WARNING, EventText, failure_events, success_event, unresolvable
 from scheduler.evaluate import Headrooms
@@ -189,6 +189,10 @@ class Engine:
                 return Filtered(error="the pod has no metadata.uid: cards are reserved under it", outcome="malformed")
             if self.ledger.is_gone(pod.uid):
                 return Filtered(error=f'pod "{pod.name}" not found', outcome="gone")
+            known = self.ledger.pod(pod.uid)
+            if known is not None and roles(known) != roles(pod):
+                text = "the pod's containers are not those of the pod known under its UID"
+                return Filtered(error=text, outcome="malformed")
             return ask_of(pod, self.ledger.config, self._defaults)
         except WeightsError as error:
             text = f"calcScore failed {error} for pod {pod.name}"

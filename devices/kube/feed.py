@@ -30,6 +30,11 @@ class FeedApi(ListWatch, PodPatcher, Protocol):
     """What following the cluster needs of the API server."""
 
 
+def _revision(pod: Pod) -> int:
+    text = pod.metadata.resource_version
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
 class _Pods:
     def __init__(self, ledger: Ledger, now: Callable[[], float]) -> None:
         self._ledger = ledger
@@ -54,6 +59,9 @@ class _Pods:
             self._problems[item.uid] = problem
 
     def delete(self, gone: SeenObject) -> None:
+        pod = self._ledger.pod(gone.uid)
+        if pod is not None and _revision(pod) > gone.revision:
+            return  # made after the list that lacks it was taken: a filter call may bring a pod before the watch does
         self._delete(gone.uid)
 
     def _delete(self, uid: str) -> None:
