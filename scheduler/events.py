@@ -172,5 +172,6 @@ class Events:
         self._filled_at = now
         if self._tokens < 1:
             await self._clock.wait(asyncio.Event(), (1 - self._tokens) / self._budget.per_second)
-            self._tokens = 1
+            # What came in meanwhile is spent right here; counted again it would double the budget.
+            self._filled_at, self._tokens = self._clock.now(), 1
         self._tokens -= 1

@@ -32,4 +32,5 @@ def quota_notes(ledger: Ledger, pod: Pod, decision: Decision) -> Iterator[str]:
         else:
             names = (vendor.memory_resource, vendor.core_resource, vendor.count_resource)
             shown = (f"{PREFIX}{name} {limits[name].value} in {limits[name].quota}" for name in names if name in limits)
-            yield f"exceeding resource quota of namespace {pod.namespace}: used {held}, limits {', '.join(shown)}"
+            used_up = f"{held.memory_mib} MiB, {held.cores} % compute, {held.cards} cards"
+            yield f"exceeding resource quota of namespace {pod.namespace}: used {used_up}; limits {', '.join(shown)}"
