@@ -1,8 +1,9 @@
 """The device configuration file (HAMi v2.10 wire contract, device config): YAML sections, one a family."""
 
 import re
+import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import yaml
@@ -11,7 +12,7 @@ from devices.errors import ConfigError
 from devices.vendor import Family, FamilySettings, Vendor
 from devices.vendors import families
 
-__all__ = ["OTHER_SECTIONS", "DeviceConfig", "default_config", "load", "read"]
+__all__ = ["OTHER_SECTIONS", "DeviceConfig", "default_config", "load", "optional_families", "read"]
 
 OTHER_SECTIONS = frozenset(
     {
@@ -38,15 +39,17 @@ class DeviceConfig:
 
     vendors: tuple[Vendor, ...]
     warnings: tuple[str, ...] = ()
+    resources: frozenset[str] = field(init=False, repr=False, compare=False)
+    """Every resource name that Slotwise manages."""
+    _by_key: Mapping[str, Vendor] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "resources", frozenset(name for vendor in self.vendors for name in vendor.resources))
+        object.__setattr__(self, "_by_key", {vendor.key: vendor for vendor in self.vendors})
 
     def vendor(self, key: str) -> Vendor | None:
         """The vendor of this key."""
-        return next((vendor for vendor in self.vendors if vendor.key == key), None)
-
-    @property
-    def resources(self) -> frozenset[str]:
-        """Every resource name that Slotwise manages."""
-        return frozenset(name for vendor in self.vendors for name in vendor.resources)
+        return self._by_key.get(key)
 
 
 def _lines(node: yaml.Node | None, path: str = "$") -> Iterable[tuple[str, int]]:
@@ -72,15 +75,30 @@ def _line(lines: Mapping[str, int], section: str, key: str = "") -> int:
     return lines.get(f"$.{section}{key}", lines.get(f"$.{section}", 1))
 
 
-def _unknown(
-    section: str, settings: type[FamilySettings], values: Mapping[str, object], lines: Mapping[str, int]
-) -> list[str]:
+def _unknown(family: Family[FamilySettings], values: Mapping[str, object], lines: Mapping[str, int]) -> Iterable[str]:
+    """Keys that nothing reads, of the section or, where it is a list, of its elements."""
+    if not family.list_field:
+        yield from _unknown_keys(family.section, family.settings, values, lines)
+        return
+    element = typing.get_args(typing.get_type_hints(family.settings)[family.list_field])[0]
+    items = values[family.list_field]
+    for position, item in enumerate(items if isinstance(items, list) else ()):
+        if isinstance(item, dict):
+            yield from _unknown_keys(f"{family.section}[{position}]", element, item, lines)
+
+
+def _unknown_keys(
+    where: str, settings: type[FamilySettings], values: Mapping[str, object], lines: Mapping[str, int]
+) -> Iterable[str]:
     known = {field.encode_name for field in msgspec.structs.fields(settings)}
-    return [
-        f"line {_line(lines, section, f'.{key}')}: unknown key {section}.{key} has no effect; known are {', '.join(sorted(known))}"
-        for key in values
-        if key not in known
-    ]
+    for key in values:
+        if not isinstance(key, str):
+            raise ConfigError(f"line {_line(lines, where)}: {where}: key {key!r} must be text, such as 'memoryFactor'")
+        if key not in known:
+            yield (
+                f"line {_line(lines, where, f'.{key}')}: unknown key {where}.{key} has no effect; "
+                f"known are {', '.join(sorted(known))}"
+            )
 
 
 def _settings(family: Family[FamilySettings], values: object, lines: Mapping[str, int]) -> FamilySettings:
@@ -88,7 +106,7 @@ def _settings(family: Family[FamilySettings], values: object, lines: Mapping[str
         return msgspec.convert(values, family.settings)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
-        path = path.rstrip("`")
+        path = path.rstrip("`").removeprefix(f".{family.list_field}") if family.list_field else path.rstrip("`")
         raise ConfigError(f"line {_line(lines, family.section, path)}: {family.section}{path}: {text}") from error
 
 
@@ -106,12 +124,18 @@ def _compose(text: str) -> tuple[Mapping[str, object], Mapping[str, int]]:
     return document, lines
 
 
-def read(text: str) -> DeviceConfig:
+def optional_families() -> tuple[str, ...]:
+    """Families that are off by default, by the word in `--enable-<word>`."""
+    return tuple(sorted(family.flag for family in families() if family.flag))
+
+
+def read(text: str, enabled: Iterable[str] = ()) -> DeviceConfig:
     """The configuration from its YAML. A missing section has the shipped defaults.
 
-    Raises `ConfigError` naming line and key: not YAML, a value of a wrong type or out of range, one resource name used twice.
+    `enabled` are the optional families to build; of the others the section is checked and has no further effect. Raises `ConfigError` naming line and key: not YAML, a value of a wrong type or out of range, one resource name used twice.
     """
     document, lines = _compose(text)
+    switched_on = frozenset(enabled)
     warnings: list[str] = []
     vendors: list[Vendor] = []
     sections: dict[str, str] = {}
@@ -128,14 +152,11 @@ def read(text: str) -> DeviceConfig:
             )
     for section, family in known.items():
         values = document.get(section)
+        if family.list_field:
+            values = {} if values is None else {family.list_field: values}
         values = {} if values is None else values
-        if isinstance(values, dict):
-            for key in values:
-                if not isinstance(key, str):
-                    raise ConfigError(
-                        f"line {_line(lines, section)}: {section}: key {key!r} must be text, such as 'memoryFactor'"
-                    )
-            warnings += _unknown(section, family.settings, values, lines)
+        if isinstance(values, dict) and values:
+            warnings += _unknown(family, values, lines)
         settings = _settings(family, values, lines)
         try:
             built = family.build(settings)
@@ -143,6 +164,8 @@ def read(text: str) -> DeviceConfig:
             key = re.match(r"\w+", str(error))
             line = _line(lines, section, f".{key[0]}" if key else "")
             raise ConfigError(f"line {line}: {section}.{error}") from error
+        if family.flag and family.flag not in switched_on:
+            continue
         vendors += built
         sections.update(dict.fromkeys((vendor.key for vendor in built), section))
     vendors.sort(key=lambda vendor: vendor.key)
@@ -157,7 +180,7 @@ def read(text: str) -> DeviceConfig:
     return DeviceConfig(tuple(vendors), tuple(warnings))
 
 
-def load(path: str) -> DeviceConfig:
+def load(path: str, enabled: Iterable[str] = ()) -> DeviceConfig:
     """The configuration from a file. Raises `ConfigError` naming the file."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -165,11 +188,11 @@ def load(path: str) -> DeviceConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the device configuration {path}: {error}") from error
     try:
-        return read(text)
+        return read(text, enabled)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def default_config() -> DeviceConfig:
-    """The shipped defaults of every family."""
-    return read("")
+def default_config(enabled: Iterable[str] = ()) -> DeviceConfig:
+    """The shipped defaults of every family that is on by default, and of the `enabled` ones."""
+    return read("", enabled)

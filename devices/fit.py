@@ -6,6 +6,7 @@ This is the one definition of "fits". Screens and memos elsewhere may be faster,
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 from devices.model import NO_CHARGE, Card, CardState, Charge, Entry
@@ -20,6 +21,8 @@ __all__ = [
     "Headroom",
     "Refusal",
     "Walk",
+    "affordable",
+    "beyond_quota",
     "collect",
     "compute_left",
     "enough_cores",
@@ -54,6 +57,10 @@ class Headroom:
         )
 
 
+def _no_facts() -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
 @dataclass(slots=True)
 class Walk:
     """One container's walk over one family's cards of one node: what it asks, and what it has collected so far.
@@ -72,6 +79,14 @@ class Walk:
     before: list[Entry] = field(default_factory=list)
     trace: "Callable[[CardState, Reason | None], None] | None" = None
     """Told each card as it is looked at, with the reason that refused it; for explanations, never for decisions."""
+    earlier: Sequence[Entry] = ()
+    """What earlier containers of the same phase got of this family."""
+    node_facts: Mapping[str, str] = field(default_factory=_no_facts)
+    """The node's annotations that the families declare."""
+    cards: Sequence[CardState] = ()
+    """All the cards walked over, preferred first, the refused ones too."""
+    note: object = None
+    """The family's own: what its gate found out about this container, for its checks, entries and choice."""
 
 
 Check = Callable[[CardState, Walk], Reason | None]
@@ -82,13 +97,17 @@ class Family(Protocol):
 
     @property
     def checks(self) -> tuple[Check, ...]: ...
+    def gate(self, walk: Walk) -> "Refusal | None": ...
+    def total_cores(self, card: Card, selection: Selection) -> int: ...
     def wanted_memory(self, request: DeviceRequest, card: Card) -> int: ...
     def entry(self, state: CardState, walk: Walk) -> Entry: ...
     def price(self, entry: Entry) -> Charge: ...
     def gives_several(self, state: CardState, selection: Selection) -> bool: ...
     def groups_by_numa(self, selection: Selection) -> bool: ...
     def collects_all(self, walk: Walk) -> bool: ...
-    def choose(self, groups: "Sequence[Candidates]", walk: Walk) -> "Candidates | None": ...
+    def choose(
+        self, groups: "Sequence[Candidates]", walk: Walk, counts: Mapping[Reason, int]
+    ) -> "Candidates | Refusal | None": ...
 
 
 def healthy(state: CardState, walk: Walk) -> Reason | None:
@@ -129,18 +148,23 @@ def enough_memory(state: CardState, walk: Walk) -> Reason | None:
 
 def enough_cores(state: CardState, walk: Walk) -> Reason | None:
     """Free compute covers the request."""
-    return None if walk.cores <= state.free_cores else Reason.CARD_INSUFFICIENT_CORES
+    free = walk.family.total_cores(state.card, walk.selection) - state.used_cores
+    return None if walk.cores <= free else Reason.CARD_INSUFFICIENT_CORES
 
 
 def idle_for_whole_compute(state: CardState, walk: Walk) -> Reason | None:
     """100 % of an unscaled card is exclusive; with scaled compute (total other than 100) it is not."""
-    whole = state.card.cores == WHOLE_COMPUTE and walk.cores == WHOLE_COMPUTE
-    return Reason.EXCLUSIVE_CONFLICT if whole and state.used_slots > 0 else None
+    if walk.cores != WHOLE_COMPUTE or state.used_slots == 0:
+        return None
+    whole = walk.family.total_cores(state.card, walk.selection) == WHOLE_COMPUTE
+    return Reason.EXCLUSIVE_CONFLICT if whole else None
 
 
 def compute_left(state: CardState, walk: Walk) -> Reason | None:
     """A tenant without a compute share needs some compute that nobody holds."""
-    exhausted = state.card.cores != 0 and state.used_cores == state.card.cores and walk.cores == 0
+    if walk.cores != 0 or state.used_cores == 0:
+        return None
+    exhausted = state.used_cores == walk.family.total_cores(state.card, walk.selection)
     return Reason.CARD_COMPUTE_EXHAUSTED if exhausted else None
 
 
@@ -190,6 +214,22 @@ class Refusal:
         return summary(self.counts, self.cards) if self.counts else NODE_INSUFFICIENT_DEVICE
 
 
+def affordable(entries: Sequence[Entry], walk: Walk) -> bool:
+    """Whether the namespace can pay for all of these beside what the pod's containers have cost so far."""
+    if walk.headroom is None:
+        return True
+    charge = walk.spent
+    for entry in entries:
+        charge += walk.family.price(entry)
+    return walk.headroom.admits(charge)
+
+
+def beyond_quota(candidates: Candidates, walk: Walk, counts: Mapping[Reason, int]) -> Refusal:
+    """No choice among these is within the quota, although each card alone is."""
+    total = counts.get(Reason.QUOTA_NOT_FIT, 0) + len(candidates.entries)
+    return Refusal({**counts, Reason.QUOTA_NOT_FIT: total}, len(walk.cards))
+
+
 def _refused(state: CardState, walk: Walk, checks: Sequence[Check]) -> Reason | None:
     for check in checks:
         reason = check(state, walk)
@@ -207,6 +247,10 @@ def collect(cards: Sequence[CardState], walk: Walk) -> Candidates | Refusal:
     family, count = walk.family, walk.request.count
     if count > len(cards) and not any(family.gives_several(state, walk.selection) for state in cards):
         return Refusal({}, len(cards))
+    walk.cards = cards
+    closed = family.gate(walk)
+    if closed is not None:
+        return closed
     grouped = family.groups_by_numa(walk.selection)
     greedy = not family.collects_all(walk)
     counts: Counter[Reason] = Counter()
@@ -237,14 +281,12 @@ def collect(cards: Sequence[CardState], walk: Walk) -> Candidates | Refusal:
             if not several:
                 break
     if not greedy:
-        enough = [Candidates(tuple(states), tuple(entries)) for states, entries in groups if len(entries) >= count]
-        chosen = family.choose(enough, walk) if enough else None
+        passing = [Candidates(tuple(states), tuple(entries)) for states, entries in groups]
+        chosen = family.choose(passing, walk, counts)
+        if isinstance(chosen, Candidates) and not affordable(chosen.entries, walk):
+            return beyond_quota(chosen, walk, counts)
         if chosen is not None:
             return chosen
-        if enough:
-            # Every subset of cards would exceed the quota although each card alone does not.
-            counts[Reason.QUOTA_NOT_FIT] += len(enough[-1].entries)
-            return Refusal(dict(counts), len(cards))
     if groups[-1][1]:
         counts[Reason.CARDS_INSUFFICIENT] = len(groups[-1][1])
     return Refusal(dict(counts), len(cards))

@@ -90,6 +90,8 @@ class _NodeBook:
     cordoned: frozenset[str]
     facts: Mapping[str, str]
     problems: tuple[str, ...]
+    last_known: Mapping[CardKey, Card]
+    """The cards of vendors whose entries cannot be read without them, as they were last registered."""
     state: NodeState | None = None
 
 
@@ -154,6 +156,7 @@ class Ledger:
         self._kinds: dict[str, tuple[Card, ...]] = {}
         self._most: dict[str, int] = {}
         self._pod_problems: dict[str, str] = {}
+        self._needing_cards = frozenset(vendor.key for vendor in config.vendors if vendor.hooks.restore is not None)
 
     # Nodes
 
@@ -180,9 +183,24 @@ class Ledger:
             cordon,
             MappingProxyType(facts),
             registration.problems,
+            {
+                **(before.last_known if before is not None else {}),
+                **{(card.vendor, card.uuid): card for card in cards if card.vendor in self._needing_cards},
+            },
         )
         self._kinds.clear()
         self._most.clear()
+        if self._needing_cards:
+            self._settle_tenants(node.name)
+
+    def _settle_tenants(self, node: str) -> None:
+        """What tenants hold can depend on their cards, which may have become known only now."""
+        for uid in list(self._tenants.get(node, ())):
+            book = self._pods[uid]
+            if book.holding is not None and any(
+                entry.vendor in self._needing_cards for entries in book.holding.allocation for entry in entries
+            ):
+                self._settle(uid, book)
 
     def delete_node(self, name: str) -> None:
         """A node that is gone; its pods keep their place in the books until they are gone too."""
@@ -278,13 +296,18 @@ class Ledger:
             cards = self._kinds_of(vendor.key)
         return tuple(card for card in cards if vendor.selects(selection, card))
 
+    def kinds(self, vendor: str) -> tuple[Card, ...]:
+        """The registered cards of a vendor, equal ones once."""
+        return self._kinds_of(vendor)
+
     def _kinds_of(self, vendor: str) -> tuple[Card, ...]:
         kinds = self._kinds.get(vendor)
         if kinds is None:
             seen: dict[tuple[object, ...], Card] = {}
             for book in self._nodes.values():
                 for card in book.by_vendor.get(vendor, ()):
-                    seen.setdefault((card.model, card.memory_mib, card.cores, card.mode, card.mig_profiles), card)
+                    details = (card.mode, card.mig_profiles, repr(card.custom) if card.custom else "")
+                    seen.setdefault((card.model, card.memory_mib, card.cores, *details), card)
             kinds = self._kinds[vendor] = tuple(seen.values())
         return kinds
 
@@ -400,6 +423,8 @@ class Ledger:
             return None
         if not any(allocation):
             return None
+        if self._needing_cards:
+            allocation = self._restored(allocation, node)
         reservations = self._reservations(uid, pod)
         if current is not None and (current.node, current.allocation, current.reservations, current.released) == (
             node,
@@ -409,6 +434,17 @@ class Ledger:
         ):
             return current
         return self._held(pod, node, allocation, reservations, book.released)
+
+    def _restored(self, allocation: Allocation, node: str) -> Allocation:
+        """The entries with what their texts do not say, by the cards of the node as they are or last were."""
+        book = self._nodes.get(node)
+
+        def restored(entry: Entry) -> Entry:
+            vendor = self.config.vendor(entry.vendor)
+            card = book.last_known.get((entry.vendor, entry.uuid)) if book is not None else None
+            return entry if vendor is None else vendor.restored(entry, card)
+
+        return tuple(tuple(restored(entry) for entry in entries) for entries in allocation)
 
     def _reservations(self, uid: str, pod: Pod) -> tuple[MigReservation, ...]:
         found: list[MigReservation] = []
@@ -424,9 +460,29 @@ class Ledger:
     ) -> Holding:
         when = roles(pod)
         tenancy = Tenancy(MappingProxyType(holds_of(allocation, when, released)), reservations)
+        facts = self._tenant_facts(pod, allocation)
+        if facts:
+            tenancy = replace(tenancy, facts=facts, since_s=self._since_s(pod), uid=pod.uid)
         return Holding(
             node, allocation, reservations, released, tenancy, charge_of(allocation, when, released, self._price)
         )
+
+    def _tenant_facts(self, pod: Pod, allocation: Allocation) -> Mapping[str, Mapping[str, str]]:
+        found = {}
+        for key in sorted({entry.vendor for entries in allocation for entry in entries}):
+            vendor = self.config.vendor(key)
+            facts = vendor.tenant_facts(pod.annotations) if vendor is not None else None
+            if facts is not None:
+                found[key] = facts
+        return MappingProxyType(found)
+
+    def _since_s(self, pod: Pod) -> float:
+        """When the pod got its cards: as its reservation or its annotation says, else when we first saw it."""
+        book = self._pods[pod.uid]
+        if book.reservation is not None:
+            return book.reservation.made_at_s
+        stamp = pod.annotations.get(VGPU_TIME, "")
+        return float(stamp) if stamp.isascii() and stamp.isdigit() else book.first_seen_s
 
     def _price(self, entry: Entry) -> Charge:
         vendor = self.config.vendor(entry.vendor)

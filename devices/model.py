@@ -15,6 +15,7 @@ __all__ = [
     "MigReservation",
     "NodeState",
     "Placement",
+    "Tenant",
     "entries_of",
 ]
 
@@ -74,6 +75,15 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
+class Tenant:
+    """A pod on a card, with what its family keeps of it; `uid` is empty for the pod that is being placed."""
+
+    uid: str
+    facts: Mapping[str, str]
+    cores: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class CardState:
     """A card and what all tenants together hold of it; frozen, so a decision may keep it."""
 
@@ -84,6 +94,8 @@ class CardState:
     placements: tuple[Placement, ...] = ()
     healthy: bool = True
     cordoned: bool = False
+    tenants: tuple[Tenant, ...] = ()
+    """Oldest first; kept only for families that keep facts of their tenants."""
 
     @property
     def free_memory_mib(self) -> int:
@@ -95,17 +107,18 @@ class CardState:
         """Compute nobody holds, in the card's own units."""
         return self.card.cores - self.used_cores
 
-    def with_entry(self, entry: "Entry") -> "CardState":
-        """The state once `entry` is placed here too: one slot, its memory and its cores more."""
+    def with_entry(self, entry: "Entry", facts: Mapping[str, str] | None = None) -> "CardState":
+        """The state once `entry` is placed here too: its slots, memory and cores more; `facts` are what the family keeps of the pod."""
         placements = (*self.placements, entry.placement) if entry.placement else self.placements
         return CardState(
             self.card,
-            self.used_slots + 1,
+            self.used_slots + entry.slots,
             self.used_memory_mib + entry.memory_mib,
             self.used_cores + entry.cores,
             placements,
             self.healthy,
             self.cordoned,
+            self.tenants if facts is None else _joined(self.tenants, facts, entry.cores),
         )
 
 
@@ -119,6 +132,10 @@ class Entry:
     cores: int
     profile: str = ""
     placement: Placement | None = None
+    slots: int = 1
+    """Tenants that it counts as on its card; slices of a sliced card."""
+    quota_cores: int | None = None
+    """Compute as the namespace's quota counts it; None: as `cores`."""
 
 
 Allocation = tuple[tuple[Entry, ...], ...]
@@ -176,6 +193,13 @@ class NodeState:
     cards: tuple[CardState, ...]
     score: float
     facts: Mapping[str, str] = field(default_factory=_no_facts)
+
+
+def _joined(tenants: tuple[Tenant, ...], facts: Mapping[str, str], cores: int) -> tuple[Tenant, ...]:
+    """The tenants with the pod being placed as the newest; its second container makes it no second tenant."""
+    mine = [tenant for tenant in tenants if not tenant.uid]
+    others = (tenant for tenant in tenants if tenant.uid)
+    return (*others, Tenant("", facts, cores + sum(tenant.cores for tenant in mine)))
 
 
 def entries_of(allocation: Allocation, vendor: str) -> Allocation:

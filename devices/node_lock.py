@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from devices.errors import LockError
 
-__all__ = ["LockValue", "parse", "rfc3339", "seconds_of"]
+__all__ = ["OWNED", "LockFormat", "LockValue", "parse", "rfc3339", "seconds_of"]
 
 _PARTS = 3
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?(Z|[+-]\d{2}:\d{2})")
@@ -32,6 +32,25 @@ class LockValue:
     def text(self) -> str:
         """The annotation's value."""
         return f"{rfc3339(self.at_s)},{self.namespace},{self.name}" if self.names_owner else rfc3339(self.at_s)
+
+
+@dataclass(frozen=True, slots=True)
+class LockFormat:
+    """How the lock of a family's device plugin is written.
+
+    `names_owner`: the value says whose it is; without, it is the bare time. `expiry_s`: its age at which it is nobody's, None for
+    the configured one. `takes_malformed`: what cannot be read counts as expired; else taking the lock fails. `contention`: what a pod
+    is told that has to come again.
+    """
+
+    names_owner: bool = True
+    expiry_s: float | None = None
+    takes_malformed: bool = True
+    contention: str = "node {node} has been locked within {expiry}: node lock contention"
+
+
+OWNED = LockFormat()
+"""The common one."""
 
 
 def rfc3339(seconds: float) -> str:

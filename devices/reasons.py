@@ -27,8 +27,15 @@ class Reason(StrEnum):
     NUMA_NOT_FIT = "NumaNotFit"
     CARDS_INSUFFICIENT = "AllocatedCardsInsufficientRequest"
     MODE_NOT_FIT = "ModeNotFit"
+    CARD_UNHEALTHY = "CardUnhealthy"
+    CARD_QOS_MISMATCH = "CardQosPolicyMismatch"
+    CARD_APP_CLASS_MISMATCH = "CardAppClassMismatch"
 
 
 def summary(counts: Mapping[Reason, int], cards: int) -> str:
-    """`<count>/<cards> <Reason>` items joined by `, ` and sorted as plain text: `10/12 X` before `2/12 Y`."""
-    return ", ".join(sorted(f"{count}/{cards} {reason}" for reason, count in counts.items() if count))
+    """`<count>/<cards> <Reason>` items joined by `, ` and sorted as plain text: `10/12 X` before `2/12 Y`.
+
+    Nothing counted is left out, but "none of the cards taken" is said where a family says so.
+    """
+    shown = ((reason, count) for reason, count in counts.items() if count or reason is Reason.CARDS_INSUFFICIENT)
+    return ", ".join(sorted(f"{count}/{cards} {reason}" for reason, count in shown))

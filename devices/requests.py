@@ -1,16 +1,19 @@
 """What each container of a pod asks for, as values (HAMi v2.10 scheduling, from container to request)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from devices.errors import MalformedValue, QuantityError
+from devices.model import Card
 from devices.objects import Container, Pod
 from devices.quantity import Quantity, whole
 
 __all__ = [
+    "NO_CLUSTER",
     "Ask",
+    "Cluster",
     "ContainerRequest",
     "DeviceRequest",
     "PodRequest",
@@ -158,27 +161,46 @@ def roles(pod: Pod) -> tuple[Role, ...]:
     return (*first, *(Role.APP for _ in pod.containers))
 
 
+class Cluster(Protocol):
+    """What a family may know of the cluster when it reads a request; `devices.ledger.Ledger` has it."""
+
+    def kinds(self, vendor: str) -> Sequence[Card]:
+        """The registered cards of a vendor, equal ones once."""
+        ...
+
+
+class _NoCluster:
+    def kinds(self, vendor: str) -> Sequence[Card]:
+        return ()
+
+
+NO_CLUSTER: Cluster = _NoCluster()
+"""Nothing is registered."""
+
+
 class Ask(Protocol):
     """What the pod's request needs of a vendor: its key and its way to read a container."""
 
     @property
     def key(self) -> str: ...
-    def request(self, container: Resources) -> DeviceRequest | None: ...
+    def request(self, container: Resources, cluster: Cluster = ...) -> DeviceRequest | None: ...
 
 
-def container_devices(container: Resources, vendors: Iterable[Ask]) -> tuple[DeviceRequest, ...]:
+def container_devices(
+    container: Resources, vendors: Iterable[Ask], cluster: Cluster = NO_CLUSTER
+) -> tuple[DeviceRequest, ...]:
     """Requests of one container by vendor key, sorted. Raises `MalformedValue`."""
-    found = (vendor.request(container) for vendor in vendors)
+    found = (vendor.request(container, cluster) for vendor in vendors)
     return tuple(sorted((r for r in found if r is not None and r.count > 0), key=lambda request: request.vendor))
 
 
-def pod_request(pod: Pod, vendors: Iterable[Ask]) -> PodRequest:
-    """The request of every container position. Raises `MalformedValue` for a value that cannot be used."""
+def pod_request(pod: Pod, vendors: Iterable[Ask], cluster: Cluster = NO_CLUSTER) -> PodRequest:
+    """The request of every container position; `cluster` is what is registered at the moment. Raises `MalformedValue` for a value that cannot be used."""
     known = tuple(vendors)
     containers: list[Container] = [*pod.init_containers, *pod.containers]
     return PodRequest(
         tuple(
-            ContainerRequest(container.name, role, container_devices(container, known))
+            ContainerRequest(container.name, role, container_devices(container, known, cluster))
             for container, role in zip(containers, roles(pod), strict=True)
         )
     )

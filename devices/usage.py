@@ -6,11 +6,12 @@ Sidecars and apps run together; the other init containers run one after another 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeVar
 
 from devices.mig import is_mig
-from devices.model import NO_CHARGE, Allocation, Card, CardState, Charge, Entry, MigReservation, Placement
+from devices.model import NO_CHARGE, Allocation, Card, CardState, Charge, Entry, MigReservation, Placement, Tenant
 from devices.objects import Pod
 from devices.requests import Role
 
@@ -36,12 +37,22 @@ class Hold:
         return Hold(max(self.slots, other.slots), max(self.memory_mib, other.memory_mib), max(self.cores, other.cores))
 
 
+def _no_facts() -> Mapping[str, Mapping[str, str]]:
+    return MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class Tenancy:
-    """What one pod holds on one node: its shares by card, and its MIG instances (none when their text cannot be read)."""
+    """What one pod holds on one node: its shares by card, and its MIG instances (none when their text cannot be read).
+
+    `facts` is what families keep of the pod on its cards, by vendor key; `since_s` (Unix seconds) and `uid` put such tenants in order.
+    """
 
     holds: Mapping[CardKey, Hold]
     reservations: tuple[MigReservation, ...] = ()
+    facts: Mapping[str, Mapping[str, str]] = field(default_factory=_no_facts)
+    since_s: float = 0.0
+    uid: str = ""
 
 
 def init_done(pod: Pod) -> bool:
@@ -85,7 +96,7 @@ def holds_of(allocation: Allocation, when: Sequence[Role], released: bool) -> di
 
 def _on_card(entries: Iterable[Entry], key: CardKey) -> Hold:
     mine = [entry for entry in entries if (entry.vendor, entry.uuid) == key]
-    return Hold(len(mine), sum(e.memory_mib for e in mine), sum(e.cores for e in mine))
+    return Hold(sum(e.slots for e in mine), sum(e.memory_mib for e in mine), sum(e.cores for e in mine))
 
 
 def charge_of(
@@ -119,12 +130,15 @@ def card_states(cards: Iterable[Card], cordoned: frozenset[str], tenants: Iterab
     total: dict[CardKey, Hold] = {}
     placements: dict[str, list[Placement]] = {}
     closed: set[str] = set()
+    named: dict[CardKey, list[tuple[float, Tenant]]] = {}
     for tenant in tenants:
         reserved = {reservation.uuid for reservation in tenant.reservations}
         for key, hold in tenant.holds.items():
             if key not in known:
                 continue
             total[key] = total[key] + hold if key in total else hold
+            if key[0] in tenant.facts:
+                named.setdefault(key, []).append((tenant.since_s, Tenant(tenant.uid, tenant.facts[key[0]], hold.cores)))
             if is_mig(known[key]) and key[1] not in reserved:
                 closed.add(key[1])
         for reservation in tenant.reservations:
@@ -147,9 +161,14 @@ def card_states(cards: Iterable[Card], cordoned: frozenset[str], tenants: Iterab
                 tuple(sorted(placements.get(card.uuid, ()))),
                 card.healthy and card.uuid not in closed,
                 card.uuid in cordoned,
+                _oldest_first(named.get(key, ())),
             )
         )
     return tuple(states)
+
+
+def _oldest_first(tenants: Iterable[tuple[float, Tenant]]) -> tuple[Tenant, ...]:
+    return tuple(tenant for _, tenant in sorted(tenants, key=lambda found: (found[0], found[1].uid)))
 
 
 _NOTHING = Hold()

@@ -28,7 +28,11 @@ _BAD_INPUT = 2
 
 
 def _device_config(settings: Settings) -> DeviceConfig:
-    config = load(settings.device_config_file) if settings.device_config_file else default_config()
+    config = (
+        load(settings.device_config_file, settings.enabled_families)
+        if settings.device_config_file
+        else default_config(settings.enabled_families)
+    )
     for warning in config.warnings:
         _LOG.warning("%s: %s", settings.device_config_file, warning)
     for word in unknown_tokens(settings.gpu_scheduler_policy):

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from devices.annotations import encode
 from devices.config import DeviceConfig
 from devices.keys import BIND_PHASE, BIND_TIME, VGPU_NODE, VGPU_TIME, check_binding_metadata, is_label_value
-from devices.model import Allocation, Entry
-from devices.vendor import Vendor
+from devices.model import Allocation, Entry, NodeState
+from devices.objects import Pod
+from devices.vendor import Placed, Vendor
 
 __all__ = ["Carried", "allocation_annotations", "carried", "carries"]
 
@@ -29,11 +30,14 @@ def _of(allocation: Allocation, vendor: Vendor) -> Sequence[tuple[Entry, ...]]:
     return [tuple(entry for entry in entries if entry.vendor == vendor.key) for entries in allocation]
 
 
-def allocation_annotations(allocation: Allocation, config: DeviceConfig, stale: Mapping[str, str]) -> dict[str, str]:
-    """The vendors' annotations. `stale` are the pod's present ones: what an earlier attempt left in a protected key is emptied.
+def allocation_annotations(
+    allocation: Allocation, config: DeviceConfig, pod: Pod, node: NodeState | None, now_s: float
+) -> dict[str, str]:
+    """The vendors' annotations. What an earlier attempt left in a protected key of the pod is emptied.
 
     A merge cannot delete a key, and an empty value reads as "none".
     """
+    stale = pod.annotations
     found: dict[str, str] = {}
     holders = _vendors(allocation, config)
     for vendor in holders:
@@ -41,10 +45,11 @@ def allocation_annotations(allocation: Allocation, config: DeviceConfig, stale: 
         for key in (vendor.to_allocate, vendor.allocated):
             if key:
                 found[key] = text
-        if vendor.hooks.annotations is not None:
-            found |= {
-                k: v for k, v in vendor.hooks.annotations(vendor, _of(allocation, vendor)).items() if v or k in stale
-            }
+        if vendor.hooks.annotate is not None:
+            cards = {s.card.uuid: s.card for s in node.cards if s.card.vendor == vendor.key} if node is not None else {}
+            placed = Placed(pod, node.name if node is not None else "", cards, now_s)
+            further = vendor.hooks.annotate(vendor, _of(allocation, vendor), placed)
+            found |= {key: value for key, value in further.items() if value or key in stale}
     for vendor in config.vendors:
         for key in vendor.protected_annotations:
             if stale.get(key) and key not in found:
@@ -52,8 +57,10 @@ def allocation_annotations(allocation: Allocation, config: DeviceConfig, stale: 
     return found
 
 
-def carried(node: str, allocation: Allocation, config: DeviceConfig, stale: Mapping[str, str], now_s: float) -> Carried:
-    """Everything the Binding carries. Raises `BindingMetadataError` for what the API server would store but never take again.
+def carried(
+    node: str, allocation: Allocation, config: DeviceConfig, pod: Pod, state: NodeState | None, now_s: float
+) -> Carried:
+    """Everything the Binding carries; `state` is the node with the cards of the allocation. Raises `BindingMetadataError` for what the API server would store but never take again.
 
     A node name that is no label value (it may have 253 characters) gives no label.
     """
@@ -63,7 +70,7 @@ def carried(node: str, allocation: Allocation, config: DeviceConfig, stale: Mapp
         VGPU_TIME: seconds,
         BIND_PHASE: "allocating",
         BIND_TIME: seconds,
-        **allocation_annotations(allocation, config, stale),
+        **allocation_annotations(allocation, config, pod, state, now_s),
     }
     labels = {VGPU_NODE: node} if is_label_value(node) else {}
     check_binding_metadata(annotations.items(), labels.items())

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from devices.config import DeviceConfig
 from devices.keys import CARD_POLICY, NODE_POLICY
 from devices.objects import Pod
-from devices.requests import PodRequest, pod_request
+from devices.requests import NO_CLUSTER, Cluster, PodRequest, pod_request
 from devices.score import Weights, weights_of
 from devices.selection import Selection
 from scheduler.policies import DEFAULT_CARD_POLICY, NODE_POLICIES, policy_tokens, unknown_tokens
@@ -46,9 +46,9 @@ def _policy(annotations: Mapping[str, str], key: str, default: str) -> str:
     return value if value.strip() else default
 
 
-def ask_of(pod: Pod, config: DeviceConfig, defaults: Defaults) -> Ask:
-    """Read a pod. Raises `MalformedValue` for a resource value and `WeightsError` for weights that cannot be used."""
-    request = pod_request(pod, config.vendors)
+def ask_of(pod: Pod, config: DeviceConfig, defaults: Defaults, cluster: Cluster = NO_CLUSTER) -> Ask:
+    """Read a pod; `cluster` is what is registered at the moment. Raises `MalformedValue` for a resource value and `WeightsError` for weights that cannot be used."""
+    request = pod_request(pod, config.vendors, cluster)
     written = _policy(pod.annotations, CARD_POLICY, defaults.card_policy)
     # A comma makes a chain even where only one word is left of it, so only a single word is trimmed here.
     card_policy = written if "," in written else written.strip()

@@ -221,7 +221,8 @@ class PodBinder:
         metadata: dict[str, object] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
         if reservation is not None:
             seen = self._ledger.pod(pod.uid) or pod
-            extra = carried(node, reservation.allocation, self._ledger.config, seen.annotations, self._clock.now())
+            state = self._ledger.state(node)
+            extra = carried(node, reservation.allocation, self._ledger.config, seen, state, self._clock.now())
             metadata["annotations"], metadata["labels"] = dict(extra.annotations), dict(extra.labels)
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}

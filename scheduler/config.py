@@ -14,6 +14,7 @@ from serving.flags import (
     add_log_flags,
     address,
     duration,
+    enabled_families,
     hyphened,
     value,
 )
@@ -71,6 +72,8 @@ class Settings:
     """How many decisions can be asked for at `/decisions`."""
     device_config_file: str = ""
     """YAML of the accelerator families; empty: the shipped defaults."""
+    enabled_families: frozenset[str] = frozenset()
+    """Which of the families that are off by default are on."""
     node_selector: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Labels a node must have to be offered."""
     kubeconfig: str | None = None
@@ -117,8 +120,6 @@ _NOT_HERE: Mapping[str, str] = MappingProxyType(
     {
         "--leader-elect": "this version has no leader election; run one replica, without the flag",
         "--profiling": "there is no pprof in Python; use py-spy on the process",
-        "--enable-ascend": "this version has no Ascend family; its pods would wait for ever",
-        "--enable-iluvatar": "this version has no Iluvatar family; its pods would wait for ever",
     }
 )
 """Flags of HAMi's that promise what this version does not have: false is taken, true refused."""
@@ -273,6 +274,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         event_nodes=given.event_nodes,
         decisions_kept=given.decisions_kept,
         device_config_file=given.device_config_file,
+        enabled_families=enabled_families(given),
         node_selector=MappingProxyType(given.node_label_selector),
         kubeconfig=given.kubeconfig,
         kube_qps=given.kube_qps,

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from devices.errors import MalformedValue, WeightsError
+from devices.fit import not_cordoned
 from devices.ledger import Ledger, Phase, Reservation
-from devices.mig import is_mig
 from devices.model import NO_CHARGE, Allocation
 from devices.objects import Node, Pod
 from devices.requests import PodRequest, pod_request, roles
@@ -100,7 +100,7 @@ class Engine:
         reservation is left out of account only in its own real filter, so here it counts like any other.
         """
         try:
-            ask = ask_of(pod, self.ledger.config, self._defaults)
+            ask = ask_of(pod, self.ledger.config, self._defaults, self.ledger)
         except (MalformedValue, WeightsError) as error:
             return Filtered(error=str(error), outcome="malformed")
         offered = [*names, *(node.name for node in nodes)]
@@ -136,20 +136,20 @@ class Engine:
         if state is None or self.ledger.reservation(reservation.uid) is None:
             return False
         cards = {(s.card.vendor, s.card.uuid): s for s in state.cards}
-        for entries in reservation.allocation:
-            for entry in entries:
-                found = cards.get((entry.vendor, entry.uuid))
-                if found is None or not found.healthy or found.cordoned:
-                    return False
-                if found.used_slots > found.card.slots or found.free_memory_mib < 0:
-                    return False
-                if found.free_cores < 0 and not is_mig(found.card):
-                    return False  # an instance's compute is rounded up, so that of a full MIG card may come to more
+        pod = self.ledger.pod(reservation.uid)
+        for entry in (entry for entries in reservation.allocation for entry in entries):
+            vendor, found = self.ledger.config.vendor(entry.vendor), cards.get((entry.vendor, entry.uuid))
+            if vendor is None or found is None or not found.healthy:
+                return False
+            if found.cordoned and not_cordoned in vendor.checks:
+                return False
+            if vendor.is_overdrawn(found, vendor.selection(pod.annotations if pod is not None else {})):
+                return False
         return True
 
     def scores(self, pod: Pod, names: Sequence[str]) -> dict[str, int]:
         """0 to 10 per named node, 10 for the one the node policy prefers: what `/prioritize` answers."""
-        ask = ask_of(pod, self.ledger.config, self._defaults)
+        ask = ask_of(pod, self.ledger.config, self._defaults, self.ledger)
         states = {name: state.score for name in names if (state := self.ledger.state(name)) is not None}
         low, high = min(states.values(), default=0.0), max(states.values(), default=0.0)
         scores = {}
@@ -182,7 +182,7 @@ class Engine:
     def _asked(self, pod: Pod, now_s: float) -> Ask | Filtered | None:
         """The pod's ask, None for a pod without devices, or the answer that ends the call."""
         try:
-            request = pod_request(pod, self.ledger.config.vendors)
+            request = pod_request(pod, self.ledger.config.vendors, self.ledger)
             if not request.asks:
                 return None
             if not pod.uid:
@@ -193,7 +193,7 @@ class Engine:
             if known is not None and roles(known) != roles(pod):
                 text = "the pod's containers are not those of the pod known under its UID"
                 return Filtered(error=text, outcome="malformed")
-            return ask_of(pod, self.ledger.config, self._defaults)
+            return ask_of(pod, self.ledger.config, self._defaults, self.ledger)
         except WeightsError as error:
             text = f"calcScore failed {error} for pod {pod.name}"
         except MalformedValue as error:

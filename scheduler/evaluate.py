@@ -11,6 +11,7 @@ from devices.model import NO_CHARGE, Allocation, CardState, Charge, Entry, NodeS
 from devices.reasons import Reason
 from devices.requests import ContainerRequest, DeviceRequest, Role
 from devices.score import card_score, single
+from devices.vendor import ScoreContext
 from scheduler.ask import Ask
 from scheduler.policies import card_order
 
@@ -80,17 +81,22 @@ class _Evaluation:
         placed: list[tuple[Entry, ...]] = [()] * len(containers)
         beside = list(reversed(self._node.cards))
         spent: dict[str, Charge] = {}
+        earlier: list[Entry] = []
+        earlier_init: list[Entry] = []
         for role in (Role.SIDECAR, Role.INIT, Role.APP):
             for position, container in enumerate(containers):
                 if container.role is not role or not container.devices:
                     continue
                 if role is Role.INIT:
-                    result = self._place(container, self._in_first_order(beside), dict(spent))
+                    result = self._place(
+                        container, self._in_first_order(beside), dict(spent), [*earlier, *earlier_init]
+                    )
                 else:
-                    result = self._place(container, beside, spent)
+                    result = self._place(container, beside, spent, earlier)
                 if isinstance(result, NotFit):
                     return result
                 placed[position] = result
+                (earlier_init if role is Role.INIT else earlier).extend(result)
         allocation = tuple(placed)
         return Fit(allocation, self._score(allocation))
 
@@ -99,9 +105,9 @@ class _Evaluation:
         return [now[state.card.vendor, state.card.uuid] for state in reversed(self._node.cards)]
 
     def _place(
-        self, container: ContainerRequest, states: list[CardState], spent: dict[str, Charge]
+        self, container: ContainerRequest, states: list[CardState], spent: dict[str, Charge], earlier: Sequence[Entry]
     ) -> tuple[Entry, ...] | NotFit:
-        """Place one container: `states` and `spent` afterwards hold what it took."""
+        """Place one container: `states` and `spent` afterwards hold what it took. `earlier`: what those before it got."""
         scores = sort_scores(states, self._ask, container.devices)
         entries: list[Entry] = []
         for request in container.devices:
@@ -119,16 +125,19 @@ class _Evaluation:
                 self._headrooms.get(vendor.key),
                 spent.get(vendor.key, NO_CHARGE),
                 trace=partial(self._trace, container.name) if self._trace is not None else None,
+                earlier=[entry for entry in earlier if entry.vendor == vendor.key],
+                node_facts=self._node.facts,
             )
-            cards = [state for state in states if state.card.vendor == vendor.key]
+            cards = [state for state in states if vendor.offers(state.card)]
             found = collect(cards, walk)
             if isinstance(found, Refusal):
                 return NotFit(container.name, found, any(is_mig(state.card) for state in cards))
+            facts = vendor.tenant_facts(selection.annotations or {})
             for entry in found.entries:
                 place = next(
                     n for n, s in enumerate(states) if s.card.uuid == entry.uuid and s.card.vendor == vendor.key
                 )
-                states[place] = states[place].with_entry(entry)
+                states[place] = states[place].with_entry(entry, facts)
                 spent[vendor.key] = spent.get(vendor.key, NO_CHARGE) + vendor.price(entry)
             entries += found.entries
         return tuple(entries)
@@ -139,7 +148,8 @@ class _Evaluation:
             vendor = self._config.vendor(key)
             if vendor is not None and vendor.hooks.score is not None:
                 mine = [tuple(e for e in entries if e.vendor == key) for entries in allocation]
-                score = single(score + vendor.hooks.score(vendor, mine, self._node, self._ask.node_policy))
+                context = ScoreContext(self._node, self._ask.selections[key], self._ask.node_policy)
+                score = single(score + single(vendor.score(mine, context)))
         return score
 
 

@@ -7,21 +7,23 @@ lock taken in between is never overwritten (HAMi v2.10 wire contract, node lock)
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from devices.errors import LockError
 from devices.keys import BIND_PHASE
 from devices.kube.errors import Conflict, KubeError, NotFound, OutcomeUnknown
 from devices.kube.protocols import JsonObject, NodePatcher, NodeReader, PodReader
-from devices.node_lock import LockValue, parse, seconds_of
+from devices.node_lock import OWNED, LockFormat, LockValue, parse, seconds_of
 from devices.objects import Pod, node_of, pod_of
+from devices.vendor import Vendor
 from scheduler.clock import Clock
 from scheduler.errors import LockContentionError, LockFailedError
 from serving.flags import duration_text
 
-__all__ = ["LockApi", "LockSettings", "NodeLocks"]
+__all__ = ["LockApi", "LockSettings", "NodeLocks", "lock_formats"]
 
 _LOG = logging.getLogger(__name__)
 _RETRIES = 5
@@ -54,15 +56,29 @@ class _Node:
     changed: asyncio.Event
 
 
-class NodeLocks:
-    """Takes and gives back node locks on behalf of pods."""
+def lock_formats(vendors: Iterable[Vendor]) -> dict[str, LockFormat]:
+    """How each lock of these vendors is written, by its key."""
+    return {vendor.node_lock: vendor.lock_format for vendor in vendors if vendor.node_lock}
 
-    def __init__(self, api: LockApi, clock: Clock, settings: LockSettings) -> None:
+
+class NodeLocks:
+    """Takes and gives back node locks on behalf of pods. `formats`: how a lock is written that is not of the common form, by key."""
+
+    def __init__(
+        self,
+        api: LockApi,
+        clock: Clock,
+        settings: LockSettings,
+        formats: Mapping[str, LockFormat] = MappingProxyType({}),
+    ) -> None:
         self._api = api
         self._clock = clock
         self._settings = settings
         self._nodes: dict[str, _Node] = {}
+        self._formats = formats
         self._first_seen: dict[tuple[str, str], float] = {}
+        self._nameless: dict[tuple[str, str], tuple[str, str]] = {}
+        """Values we wrote into locks that name nobody, with the pod's UID, by node and key."""
 
     def node_changed(self, name: str) -> None:
         """The watch has shown the node: whoever waits for its lock looks again."""
@@ -87,7 +103,7 @@ class NodeLocks:
             turn.set()
         try:
             if not await self._clock.wait(turn, deadline - self._clock.now()):
-                raise LockContentionError(self._contention(node))
+                raise LockContentionError(self._contention(node, key))
             await self._attempts(pod, node, key, waiting, deadline)
         except LockContentionError as error:
             if patient:
@@ -112,24 +128,36 @@ class NodeLocks:
                 if not await self._clock.wait(waiting.changed, deadline - self._clock.now()):
                     raise
 
-    def _contention(self, node: str) -> str:
-        return f"node {node} has been locked within {duration_text(self._settings.expiry_s)}: node lock contention"
+    def _format(self, key: str) -> LockFormat:
+        return self._formats.get(key, OWNED)
+
+    def _expiry_s(self, key: str) -> float:
+        expiry_s = self._format(key).expiry_s
+        return self._settings.expiry_s if expiry_s is None else expiry_s
+
+    def _contention(self, node: str, key: str) -> str:
+        return self._format(key).contention.format(node=node, expiry=duration_text(self._expiry_s(key)))
 
     async def _attempt(self, pod: Pod, node: str, key: str) -> None:
         """Read, judge, set; again after a conflict or a lost reply, which leave it open whose lock it is."""
         cause: Exception | None = None
-        mine = LockValue(self._clock.now(), pod.namespace, pod.name).text()
+        names_owner = self._format(key).names_owner
+        mine = (
+            LockValue(self._clock.now(), pod.namespace, pod.name) if names_owner else LockValue(self._clock.now())
+        ).text()
         for tries in range(_RETRIES):
             if tries:
                 await self._clock.wait(asyncio.Event(), _FIRST_RETRY_S * 2 ** (tries - 1))
             try:
                 text, revision = await self._read(node, key)
-                if text == mine or (text and self._is_own(text, pod, node)):
+                if (names_owner and text == mine) or (text and self._is_own(text, pod, node, key)):
                     return
-                if text and not await self._is_free_to_take(text, pod, node):
+                if text and not await self._is_free_to_take(text, pod, node, key):
                     raise LockContentionError(
-                        self._contention(node) if not tries else f"node {node} is locked: node lock contention"
+                        self._contention(node, key) if not tries else f"node {node} is locked: node lock contention"
                     )
+                if not names_owner:
+                    self._nameless[node, key] = (mine, pod.uid)
                 await _to_its_end(self._api.patch_node(node, _patch(key, mine, revision)))
             except (Conflict, OutcomeUnknown) as error:
                 cause = error
@@ -145,13 +173,18 @@ class NodeLocks:
         found = node_of(document)
         return found.annotations.get(key, ""), found.metadata.resource_version
 
-    def _is_own(self, text: str, pod: Pod, node: str) -> bool:
-        """A lock of this very pod that still holds; one older than the pod is its predecessor's of the same name."""
+    def _is_own(self, text: str, pod: Pod, node: str, key: str) -> bool:
+        """A lock of this very pod that still holds; one older than the pod is its predecessor's of the same name.
+
+        Of a lock that names nobody we only know who took it while this process lives.
+        """
         try:
             value = parse(text)
         except LockError:
             return False
-        holds = self._age_s(node, text, value) <= self._settings.expiry_s
+        holds = self._age_s(node, text, value) <= self._expiry_s(key)
+        if not self._format(key).names_owner:
+            return holds and self._nameless.get((node, key)) == (text, pod.uid)
         return holds and value.is_of(pod.namespace, pod.name) and value.at_s >= self._created_s(pod)
 
     @staticmethod
@@ -161,14 +194,16 @@ class NodeLocks:
         except LockError:
             return 0.0
 
-    async def _is_free_to_take(self, text: str, pod: Pod, node: str) -> bool:
+    async def _is_free_to_take(self, text: str, pod: Pod, node: str, key: str) -> bool:
         """Whether the lock found is nobody's: unreadable, expired, or of an owner who cannot need it any more."""
         try:
             value = parse(text)
         except LockError as error:
+            if not self._format(key).takes_malformed:
+                raise LockFailedError(f"failed to set node lock (node={node}): {error}") from error
             _LOG.warning("node %s: its lock is taken for expired: %s", node, error)
             return True
-        if self._age_s(node, text, value) > self._settings.expiry_s:
+        if self._age_s(node, text, value) > self._expiry_s(key):
             return True
         if not value.names_owner:
             return False
@@ -206,9 +241,10 @@ class NodeLocks:
                 await self._clock.wait(asyncio.Event(), _FIRST_RETRY_S * 2 ** (tries - 1))
             try:
                 text, revision = await self._read(node, key)
-                if not _names(text, pod):
+                if not (_names(text, pod) if self._format(key).names_owner else self._is_own(text, pod, node, key)):
                     return
                 await self._api.patch_node(node, _patch(key, None, revision))
+                self._nameless.pop((node, key), None)
             except NotFound:
                 return
             except (Conflict, OutcomeUnknown):

@@ -4,11 +4,12 @@ It asks of each node whether any single card could still serve the largest reque
 own checks. The property tests hold it against the exact evaluator.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from devices.config import DeviceConfig
 from devices.fit import enough_cores, enough_memory, free_slot, healthy, idle_for_exclusive_policy, not_cordoned
-from devices.model import NodeState
+from devices.model import CardState, NodeState
 from devices.vendor import Vendor
 from scheduler.ask import Ask
 
@@ -43,7 +44,11 @@ class Screen:
                 checks = vendor.checks
                 if enough_memory in checks and request.memory_mib > offer.free_memory_mib:
                     return False
-                if enough_cores in checks and vendor.clamped(request.cores) > offer.free_cores:
+                if (
+                    enough_cores in checks
+                    and vendor.hooks.total_cores is None
+                    and vendor.clamped(request.cores) > offer.free_cores
+                ):
                     return False
                 if idle_for_exclusive_policy in checks and "mutex" in ask.policies and not offer.has_idle:
                     return False
@@ -57,20 +62,27 @@ class Screen:
         known = self._best.get(node.name)
         if known is not None and known[0] == node.version and node.version:
             return known[1]
-        best = {vendor.key: found for vendor in self._config.vendors if (found := _best(node, vendor)) is not None}
+        cards: dict[str, list[CardState]] = {}
+        for state in node.cards:
+            cards.setdefault(state.card.vendor, []).append(state)
+        best = {}
+        for key, states in cards.items():
+            vendor = self._config.vendor(key)
+            found = _best(states, vendor) if vendor is not None else None
+            if found is not None:
+                best[key] = found
         if node.version:
             self._best[node.name] = (node.version, best)
         return best
 
 
-def _best(node: NodeState, vendor: Vendor) -> _Best | None:
+def _best(states: Sequence[CardState], vendor: Vendor) -> _Best | None:
     """None when no card of the vendor passes the questions that do not depend on the request."""
     checks = vendor.checks
     memory, cores, idle, found = -1, -1, False, False
-    for state in node.cards:
+    for state in states:
         if (
-            state.card.vendor != vendor.key
-            or (healthy in checks and not state.healthy)
+            (healthy in checks and not state.healthy)
             or (not_cordoned in checks and state.cordoned)
             or (free_slot in checks and state.used_slots >= state.card.slots)
         ):

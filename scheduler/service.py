@@ -20,7 +20,7 @@ from scheduler.events import EventBudget, Events
 from scheduler.handlers import ExtenderHandlers, Synced, ViewHandlers
 from scheduler.handshake import Handshake
 from scheduler.metrics import DecisionMetrics, LedgerMetrics
-from scheduler.nodelock import LockSettings, NodeLocks
+from scheduler.nodelock import LockSettings, NodeLocks, lock_formats
 from scheduler.ring import Ring
 from serving.drain import Drain
 from serving.metrics import RequestMetrics
@@ -67,6 +67,7 @@ class SchedulerService:
             client,
             clock,
             LockSettings(settings.node_lock_timeout_s, settings.node_lock_wait_s, settings.node_lock_retry_timeout_s),
+            lock_formats(ledger.config.vendors),
         )
         bind_settings = BindSettings(settings.node_lock, settings.bind_timeout_s)
         self._binder = PodBinder(self.engine, client, self._locks, clock, self._events, bind_settings)

@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from devices.config import optional_families
+
 __all__ = [
     "add_bool_flag",
     "add_cluster_flags",
@@ -13,6 +15,7 @@ __all__ = [
     "boolean",
     "duration",
     "duration_text",
+    "enabled_families",
     "hyphened",
     "labels",
     "names",
@@ -130,6 +133,8 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     cluster.add_argument(
         "--device-config-file", default="", metavar="FILE", help="accelerator families, YAML (default: shipped values)"
     )
+    for family in optional_families():
+        add_bool_flag(cluster, f"--enable-{family}", False, "manage this accelerator family too")
     cluster.add_argument(
         "--node-label-selector",
         type=value(labels),
@@ -145,6 +150,11 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     cluster.add_argument(
         "--kube-timeout", type=value(seconds), default=0.0, metavar="SECONDS", help="longest API call (default 0: 30 s)"
     )
+
+
+def enabled_families(given: argparse.Namespace) -> frozenset[str]:
+    """Which of the families that are off by default the arguments switch on."""
+    return frozenset(family for family in optional_families() if getattr(given, f"enable_{family}"))
 
 
 def add_log_flags(parser: argparse.ArgumentParser) -> None:

@@ -31,7 +31,11 @@ _BAD_INPUT = 2
 
 def device_config(settings: Settings) -> DeviceConfig:
     """The accelerator families, with what has no effect in the file logged. Raises `devices.errors.ConfigError`."""
-    config = load(settings.device_config_file) if settings.device_config_file else default_config()
+    config = (
+        load(settings.device_config_file, settings.enabled_families)
+        if settings.device_config_file
+        else default_config(settings.enabled_families)
+    )
     for warning in config.warnings:
         logger.warning("%s: %s", settings.device_config_file, warning)
     return config

@@ -87,7 +87,7 @@ class Admission:
         if self._is_foreign(given):
             return _allowed(pod, FOREIGN_SCHEDULER)
 
-        mutation = Mutation(PodEdit(pod), self._config, self._settings)
+        mutation = Mutation(PodEdit(pod), self._config, self._settings, cluster=self._ledger)
         for mutator in MUTATORS:
             mutator(mutation)
 
@@ -109,7 +109,7 @@ class Admission:
             return _allowed(pod, advice=case.advice)
 
         # The families word their own refusals; what they would change goes into a copy that nobody looks at.
-        apply_family_rules(Mutation(PodEdit(pod), self._config, self._settings, case.advice))
+        apply_family_rules(Mutation(PodEdit(pod), self._config, self._settings, case.advice, self._ledger))
         if refusal := first_refusal(FINAL, case):
             return _refused(pod, refusal, case.advice)
         self._advise(final, case)
@@ -133,6 +133,7 @@ class Admission:
             vendors=self._config.vendors,
             managed=managed,
             asks=bool(managed) if asks is None else asks,
+            cluster=self._ledger,
             quota=self._quota,
             advice=advice,
         )
@@ -149,7 +150,7 @@ class Admission:
         for text in annotation_advice(given.annotations, self._config, bool(case.managed)):
             case.advice.add(text)
         if case.managed:
-            for text in too_many_cards(pod_request(case.pod, case.vendors), self._ledger):
+            for text in too_many_cards(pod_request(case.pod, case.vendors, self._ledger), self._ledger):
                 case.advice.add(text)
 
 

@@ -52,7 +52,7 @@ def annotation_advice(annotations: Mapping[str, str], config: DeviceConfig, asks
     """
     known = {NODE_POLICY, CARD_POLICY, WEIGHTS, *SYSTEM_KEYS}
     for vendor in config.vendors:
-        known.update(vendor.pod_annotations, vendor.protected_annotations)
+        known.update(vendor.pod_annotations, vendor.protected_annotations, vendor.admission_outputs)
     prefixes = tuple({key.partition("/")[0] + "/" for key in known} if asks else {_OWN_PREFIX})
     for key in sorted(annotations):
         if key == IGNORE_LABEL:

@@ -12,6 +12,7 @@ from serving.flags import (
     add_log_flags,
     address,
     duration,
+    enabled_families,
     hyphened,
     names,
     value,
@@ -77,6 +78,8 @@ class Settings:
     plain_port: int = 8080
     device_config_file: str = ""
     """YAML of the accelerator families; empty: the shipped defaults."""
+    enabled_families: frozenset[str] = frozenset()
+    """Which of the families that are off by default are on."""
     node_selector: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Labels a node must have for its cards to count in quota arithmetic and advice."""
     kubeconfig: str | None = None
@@ -187,6 +190,7 @@ def parse(argv: Sequence[str]) -> Settings:
         plain_host=given.metrics_bind_address[0],
         plain_port=given.metrics_bind_address[1],
         device_config_file=given.device_config_file,
+        enabled_families=enabled_families(given),
         node_selector=MappingProxyType(given.node_label_selector),
         kubeconfig=given.kubeconfig,
         kube_qps=given.kube_qps,

@@ -1,18 +1,19 @@
 """What `/webhook` changes in a pod. One small function a rule; the order of the tuple is the order they run in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from devices.config import DeviceConfig
 from devices.errors import QuantityError
 from devices.keys import VGPU_NODE
 from devices.quantity import Quantity, parse
-from devices.requests import Resources, read_resources
+from devices.requests import NO_CLUSTER, Cluster, Resources, read_resources
 from webhook.advice import Advice
 from webhook.config import AdmissionSettings
 from webhook.errors import NotAPodError
 from webhook.patch import Path, PodEdit
 from webhook.validators import protected_annotations
+from webhook.wire import JsonObject
 
 __all__ = ["MUTATORS", "ContainerAdmission", "Mutation", "Mutator"]
 
@@ -25,6 +26,7 @@ class Mutation:
     config: DeviceConfig
     settings: AdmissionSettings
     advice: Advice = field(default_factory=Advice)
+    cluster: Cluster = NO_CLUSTER
     asks: bool = False
     """Set once a family has taken a container for its own."""
 
@@ -35,10 +37,11 @@ Mutator = Callable[[Mutation], None]
 class ContainerAdmission:
     """One container as its family changes it (`devices.vendor.Admission`): every call is one targeted change of the pod."""
 
-    def __init__(self, edit: PodEdit, path: Path, advice: Advice) -> None:
+    def __init__(self, edit: PodEdit, path: Path, advice: Advice, cluster: Cluster = NO_CLUSTER) -> None:
         self._edit = edit
         self._path = path
         self._advice = advice
+        self._cluster = cluster
 
     @property
     def resources(self) -> Resources:
@@ -48,22 +51,57 @@ class ContainerAdmission:
             raise AssertionError("the pod was decoded before, so its containers are objects")
         return read_resources(container)
 
+    @property
+    def environment(self) -> frozenset[str]:
+        """Names of the container's variables."""
+        names = (entry.get("name") for entry in self._variables())
+        return frozenset(name for name in names if isinstance(name, str))
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """The pod's annotations with all changes so far."""
+        held = self._edit.get("metadata", "annotations")
+        return held if isinstance(held, dict) else {}
+
+    @property
+    def cluster(self) -> Cluster:
+        """What is registered at the moment."""
+        return self._cluster
+
     def set_limit(self, resource: str, value: Quantity) -> None:
-        """Set a limit, unless it has that value already. Written as text, as the API server stores it."""
-        path = (*self._path, "resources", "limits", resource)
+        """Set a limit, and the request beside it where there is one, unless they have that value already.
+
+        Written as text, as the API server stores it, which refuses a pod whose two differ.
+        """
+        self._set("limits", resource, value)
+        if self._edit.get(*self._path, "resources", "requests", resource) is not None:
+            self.set_request(resource, value)
+
+    def set_request(self, resource: str, value: Quantity) -> None:
+        """Set a request alone."""
+        self._set("requests", resource, value)
+
+    def _set(self, kind: str, resource: str, value: Quantity) -> None:
+        path = (*self._path, "resources", kind, resource)
         if not _same_quantity(self._edit.get(*path), value):
             self._edit.put(path, str(value))
 
     def append_env(self, name: str, value: str) -> None:
         """Add a variable at the end, where it wins over a user's own, unless the last of that name says so already."""
-        path = (*self._path, "env")
-        held = self._edit.get(*path)
+        entry = {"name": name, "value": value}
+        last = next((e for e in reversed(self._variables()) if e.get("name") == name), None)
+        if last != entry:
+            self._edit.append((*self._path, "env"), dict(entry))
+
+    def _variables(self) -> list[JsonObject]:
+        held = self._edit.get(*self._path, "env")
         if held is not None and not isinstance(held, list):
             raise NotAPodError("object is not a Pod: env of a container must be a list")
-        entry = {"name": name, "value": value}
-        last = next((e for e in reversed(held or []) if isinstance(e, dict) and e.get("name") == name), None)
-        if last != entry:
-            self._edit.append(path, dict(entry))
+        return [entry for entry in held or [] if isinstance(entry, dict)]
+
+    def set_annotation(self, key: str, value: str) -> None:
+        """Set an annotation of the pod."""
+        self._edit.put(("metadata", "annotations", key), value)
 
     def default_runtime_class(self, name: str) -> None:
         """Set the pod's runtime class where it has none."""
@@ -96,7 +134,7 @@ def apply_family_rules(mutation: Mutation) -> None:
     for kind in ("initContainers", "containers"):
         containers = mutation.edit.get("spec", kind)
         for position in range(len(containers) if isinstance(containers, list) else 0):
-            container = ContainerAdmission(mutation.edit, ("spec", kind, position), mutation.advice)
+            container = ContainerAdmission(mutation.edit, ("spec", kind, position), mutation.advice, mutation.cluster)
             for vendor in mutation.config.vendors:
                 if vendor.admit(container):
                     mutation.asks = True

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from devices.keys import IGNORE_LABEL, SYSTEM_KEYS, VGPU_NODE
 from devices.objects import Pod
-from devices.requests import pod_request
+from devices.requests import NO_CLUSTER, Cluster, pod_request
 from devices.vendor import Vendor
 from webhook.advice import Advice
 from webhook.config import AdmissionSettings
@@ -67,6 +67,7 @@ class Case:
     asks: bool
     """A family has taken the pod for its own."""
     quota: QuotaService
+    cluster: Cluster = NO_CLUSTER
     advice: Advice = field(default_factory=Advice)
 
 
@@ -136,7 +137,7 @@ def within_quota(case: Case) -> Refusal | None:
     """The namespace's limits, with the arithmetic in the text. Raises `MalformedValue`."""
     if not case.managed:
         return None
-    judgement = case.quota.judge(case.pod, pod_request(case.pod, case.vendors), case.namespace)
+    judgement = case.quota.judge(case.pod, pod_request(case.pod, case.vendors, case.cluster), case.namespace)
     for warning in judgement.warnings:
         case.advice.add(warning)
     if not judgement.excesses:

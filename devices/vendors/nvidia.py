@@ -10,7 +10,9 @@ from devices.choose import best_linked
 from devices.errors import ConfigError, RegistrationError
 from devices.fit import (
     Candidates,
+    Refusal,
     Walk,
+    beyond_quota,
     compute_left,
     enough_cores,
     enough_memory,
@@ -29,9 +31,9 @@ from devices.model import Card, CardState, Entry, MigReservation
 from devices.objects import Node
 from devices.reasons import Reason
 from devices.registration import CardList, parse_bool, read_json, read_pair_scores, with_pair_scores
-from devices.requests import DeviceRequest, Resources, optional_whole
+from devices.requests import Cluster, DeviceRequest, Resources, optional_whole
 from devices.selection import Selection
-from devices.vendor import Admission, Family, FamilySettings, Hooks, Vendor
+from devices.vendor import Admission, Family, FamilySettings, Hooks, Placed, Vendor
 
 __all__ = ["FAMILY"]
 
@@ -128,7 +130,7 @@ class _Nvidia:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    def request(self, vendor: Vendor, container: Resources) -> DeviceRequest | None:
+    def request(self, vendor: Vendor, container: Resources, cluster: Cluster) -> DeviceRequest | None:
         """Defaults in the order of the reference; 0 counts as absent for memory and percentage."""
         settings = self._settings
         count = optional_whole(container, vendor.count_resource, 0, _INT32) or 0
@@ -270,11 +272,16 @@ def _collects_all(walk: Walk) -> bool:
     return "topology-aware" in walk.policies
 
 
-def _choose(vendor: Vendor, groups: Sequence[Candidates], walk: Walk) -> Candidates | None:
-    return best_linked(groups, walk, vendor.price)
+def _choose(
+    vendor: Vendor, groups: Sequence[Candidates], walk: Walk, counts: Mapping[Reason, int]
+) -> Candidates | Refusal | None:
+    enough = [group for group in groups if len(group.entries) >= walk.request.count]
+    if not enough:
+        return None
+    return best_linked(enough, walk, vendor.price) or beyond_quota(enough[-1], walk, counts)
 
 
-def _annotations(vendor: Vendor, entries: Sequence[tuple[Entry, ...]]) -> Mapping[str, str]:
+def _annotations(vendor: Vendor, entries: Sequence[tuple[Entry, ...]], placed: Placed) -> Mapping[str, str]:
     """MIG instances beside the text; empty where there are none, so that an older attempt's value does not stay."""
     reservations = [
         MigReservation(container, device, entry.uuid, entry.profile, entry.placement)
@@ -324,7 +331,7 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
                 groups_by_numa=_groups_by_numa,
                 collects_all=_collects_all,
                 choose=_choose,
-                annotations=_annotations,
+                annotate=_annotations,
             ),
         ),
     )

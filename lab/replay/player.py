@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from devices.config import DeviceConfig, default_config, read
+from devices.config import DeviceConfig, default_config, optional_families, read
 from devices.errors import AllocationError, BindingMetadataError, ConfigError
 from devices.keys import VGPU_NODE
 from devices.ledger import Ledger, decode_allocation
@@ -22,7 +22,7 @@ from scheduler.bind import BindRequest, BindSettings, PodBinder
 from scheduler.diagnosis import EventText
 from scheduler.engine import Engine
 from scheduler.errors import BindError
-from scheduler.nodelock import LockSettings, NodeLocks
+from scheduler.nodelock import LockSettings, NodeLocks, lock_formats
 from serving.flags import duration, labels
 from webhook.admission import Admission
 from webhook.config import AdmissionSettings
@@ -30,6 +30,8 @@ from webhook.config import AdmissionSettings
 __all__ = ["Difference", "Played", "play"]
 
 _EVERY_NODE = 1_000_000
+_ENABLE = "enable-"
+"""Beginning of the flags that switch on families which are off by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,12 @@ class _Said:
 
 
 def _config(scenario: Scenario) -> DeviceConfig:
+    wanted = [name.removeprefix(_ENABLE) for name, on in scenario.flags.items() if name.startswith(_ENABLE) and on]
+    enabled = [family for family in wanted if family in optional_families()]
+    if enabled != wanted:
+        raise ReplayError(f"{scenario.where}.flags: {', '.join(wanted)}: a family is not in this version")
     try:
-        config = read(json.dumps(scenario.device_config))
+        config = read(json.dumps(scenario.device_config), enabled)
     except ConfigError as error:
         raise ReplayError(f"{scenario.where}.device_config: {error}") from error
     if config.warnings:
@@ -84,9 +90,6 @@ class _Player:
         self._scenario = scenario
         flags = {**FLAGS, **scenario.flags}
         self._config = _config(scenario)
-        for flag in ("enable-ascend", "enable-iluvatar"):
-            if flags[flag]:
-                raise ReplayError(f"{scenario.where}.flags.{flag}: this family is not in this version")
         try:
             selector = labels(_text(flags, "node-label-selector"))
             expiry_s = duration(_text(flags, "node-lock-timeout"))
@@ -107,7 +110,8 @@ class _Player:
         defaults = Defaults(_text(flags, "gpu-scheduler-policy"), _text(flags, "node-scheduler-policy"))
         self._engine = Engine(self._ledger, defaults)
         self._said = _Said()
-        locks = NodeLocks(self._cluster, clock, LockSettings(expiry_s, gang_wait_s=gang_wait_s))
+        settings = LockSettings(expiry_s, gang_wait_s=gang_wait_s)
+        locks = NodeLocks(self._cluster, clock, settings, lock_formats(self._config.vendors))
         self._binder = PodBinder(self._engine, self._cluster, locks, clock, self._said, BindSettings())
         for node in scenario.nodes:
             self._cluster.put_node(copy.deepcopy(node))
@@ -156,7 +160,7 @@ class _Player:
         """A resource that looks like a device's and that no family here manages would make the comparison meaningless."""
         pod = pod_of(document)
         # A scenario may rename resources and show that the old names then mean nothing.
-        known = self._config.resources | default_config().resources
+        known = self._config.resources | default_config(optional_families()).resources
         for container in (*pod.init_containers, *pod.containers):
             for name in (*container.limits, *container.requests):
                 domain, slash, _ = name.partition("/")
@@ -209,7 +213,7 @@ class _Player:
         """From the filter on the stored pod shows what its Binding will carry."""
         holding = self._ledger.holding(pod.uid)
         assert holding is not None
-        extra = carried(node, holding.allocation, self._config, pod.annotations, self._clock.now())
+        extra = carried(node, holding.allocation, self._config, pod, self._ledger.state(node), self._clock.now())
         merged = merge_patch(
             document, {"metadata": {"annotations": dict(extra.annotations), "labels": dict(extra.labels)}}
         )

@@ -9,6 +9,7 @@ from devices.annotations import at_positions, decode, decode_mig, encode, encode
 from devices.errors import AllocationError
 from devices.ledger import decode_allocation
 from devices.model import Allocation, Entry, MigReservation, Placement, entries_of
+from devices.vendor import Placed
 from tests.builders import ALLOCATED, container_document, entry, nvidia, nvidia_config, pod
 
 A, B = entry("GPU-a"), entry("GPU-b")
@@ -243,9 +244,10 @@ def test_device_positions_count_the_cards_of_one_vendor() -> None:
 
 def test_the_vendors_own_annotation_says_the_same_and_is_empty_without_instances() -> None:
     hooks = nvidia().hooks
-    assert hooks.annotations is not None
+    assert hooks.annotate is not None
+    placed = Placed(pod(), "n1", {}, 0)
     two = tuple(entry("GPU-m", 9984, 29, profile="2g.10gb", placement=Placement(n, 2)) for n in (0, 2))
-    assert hooks.annotations(nvidia(), ((), two)) == {
+    assert hooks.annotate(nvidia(), ((), two), placed) == {
         "hami.io/vgpu-mig-allocations": encode_mig(mig_reservations(((), two)))
     }
-    assert hooks.annotations(nvidia(), ((A,),)) == {"hami.io/vgpu-mig-allocations": ""}
+    assert hooks.annotate(nvidia(), ((A,),), placed) == {"hami.io/vgpu-mig-allocations": ""}

@@ -201,7 +201,7 @@ class OtherSettings(FamilySettings, frozen=True):
 def other(settings: OtherSettings) -> tuple[Vendor, ...]:
     if settings.resource_name == "none":
         raise ConfigError("there are no cards")
-    hooks = Hooks(request=lambda vendor, container: DeviceRequest(vendor.key, 1))
+    hooks = Hooks(request=lambda vendor, container, cluster: DeviceRequest(vendor.key, 1))
     return (Vendor(key="Other", hooks=hooks, count_resource=settings.resource_name),)
 
 

@@ -378,9 +378,10 @@ def test_topology_quota_of_uneven_cards() -> None:
 
 def test_a_family_whose_choice_refuses_them_all() -> None:
     vendor = nvidia()
-    strict = replace(vendor, hooks=replace(vendor.hooks, choose=lambda vendor, groups, walk: None))
+    refusal = Refusal({Reason.CARDS_INSUFFICIENT: 0}, 7)
+    strict = replace(vendor, hooks=replace(vendor.hooks, choose=lambda vendor, groups, walk, counts: refusal))
     asks = walk(request(memory_mib=1), policies=["topology-aware"], vendor=strict)
-    assert chosen(collect([card_state("a"), card_state("b")], asks)) == "2/2 ResourceQuotaNotFit"
+    assert chosen(collect([card_state("a"), card_state("b")], asks)) == "0/7 AllocatedCardsInsufficientRequest"
 
 
 def test_a_shared_card_of_another_size_is_no_mig_card() -> None:

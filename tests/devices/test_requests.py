@@ -200,7 +200,7 @@ def test_a_pod_without_devices_asks_for_nothing() -> None:
 
 def test_requests_of_several_vendors_come_by_key_and_a_count_of_zero_is_none() -> None:
     def vendor(key: str, count: int) -> Vendor:
-        hooks = Hooks(request=lambda vendor, container: DeviceRequest(vendor.key, count))
+        hooks = Hooks(request=lambda vendor, container, cluster: DeviceRequest(vendor.key, count))
         return Vendor(key=key, hooks=hooks, count_resource=f"example.com/{key}")
 
     found = pod_request(pod(), [vendor("b", 1), vendor("a", 2), vendor("none", 0)])

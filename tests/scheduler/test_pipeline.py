@@ -13,7 +13,7 @@ from devices.ledger import Ledger
 from devices.model import NO_CHARGE, Entry, NodeState
 from devices.objects import Pod
 from devices.reasons import NODE_UNREGISTERED
-from devices.vendor import Vendor
+from devices.vendor import ScoreContext, Vendor
 from scheduler.ask import Defaults, ask_of
 from scheduler.engine import Engine, Filtered
 from scheduler.evaluate import Fit, Headrooms, NotFit, Verdict, evaluate
@@ -238,7 +238,7 @@ def favourites(favourite: str) -> DeviceConfig:
     """A made-up vendor that adds to the score of a node whose chosen card is its favourite."""
     nvidia = CONFIG.vendors[0]
 
-    def score(vendor: Vendor, entries: Sequence[tuple[Entry, ...]], state: NodeState, policy: str) -> float:
+    def score(vendor: Vendor, entries: Sequence[tuple[Entry, ...]], context: ScoreContext) -> float:
         return 7.5 if any(e.uuid == favourite for cards in entries for e in cards) else 0.0
 
     return DeviceConfig((replace(nvidia, hooks=replace(nvidia.hooks, score=score)),))

@@ -101,7 +101,7 @@ class Cluster:
         reservation = self.ledger.reservation(pod.uid)
         if what == "bind" and reservation is not None and not pod.bound_node:
             if self.engine.still_good(reservation):
-                extra = carried(reservation.node, reservation.allocation, CONFIG, pod.annotations, self.now_s)
+                extra = carried(reservation.node, reservation.allocation, CONFIG, pod, None, self.now_s)
                 self.seen(pod, metadata={"annotations": dict(extra.annotations)}, spec={"nodeName": reservation.node})
         elif what == "finish":
             self.seen(pod, status={"phase": "Succeeded"})
