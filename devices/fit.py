@@ -56,6 +56,18 @@ class Headroom:
             and (self.cards is None or charge.cards <= self.cards)
         )
 
+    def tightest(self, other: "Headroom") -> "Headroom":
+        """What is left under the limits of both."""
+        return Headroom(
+            _smaller(self.memory_mib, other.memory_mib),
+            _smaller(self.cores, other.cores),
+            _smaller(self.cards, other.cards),
+        )
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else min(one, other)
+
 
 def _no_facts() -> Mapping[str, str]:
     return MappingProxyType({})

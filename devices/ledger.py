@@ -17,19 +17,47 @@ from devices.mig import is_mig
 from devices.model import NO_CHARGE, Allocation, Card, Charge, Entry, MigReservation, NodeState
 from devices.objects import Container, Node, Pod, Quota
 from devices.quantity import whole
-from devices.quota import Limit, limits_of, managed_keys, unreadable
+from devices.quota import (
+    Limit,
+    LimitGroup,
+    Standing,
+    UnplacedCharge,
+    limit_groups,
+    managed_keys,
+    quota_problems,
+    unplaced_charge,
+)
 from devices.registration import cordoned
-from devices.requests import roles
+from devices.requests import PodRequest, pod_request, roles
+from devices.scopes import EVERY_POD, Scope, ScopeFacts, covers, facts_of
 from devices.score import node_score
 from devices.selection import Selection
 from devices.usage import CardKey, Hold, Tenancy, card_states, charge_of, holds_of, init_done
 from devices.vendor import Vendor
 
-__all__ = ["Holding", "Ledger", "Phase", "Reservation", "decode_allocation"]
+__all__ = [
+    "ADMITTED",
+    "PLACED",
+    "QUOTA_COUNTS",
+    "Charged",
+    "Holding",
+    "Ledger",
+    "Phase",
+    "Reservation",
+    "decode_allocation",
+]
+
+PLACED = "placed"
+"""Quota counts the pods that hold cards."""
+ADMITTED = "admitted"
+"""Quota counts every live pod from its creation, as Kubernetes' own does."""
+QUOTA_COUNTS = (PLACED, ADMITTED)
 
 DEFAULT_RESERVATION_TIMEOUT_S = 11 * 60.0
 """kube-scheduler itself may wait ten minutes for volumes between filter and bind."""
 _GONE_KEPT = 20_000
+_ENDED_KEPT = 50_000
+"""Pods that have ended are remembered as seen: 90 s of them at 500 a second."""
 
 
 class Phase(Enum):
@@ -67,6 +95,14 @@ class Holding:
     charges: Mapping[str, Charge]
 
 
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """What a pod costs its namespace at the moment, by vendor key, and which quotas cover it."""
+
+    charges: Mapping[str, Charge]
+    facts: ScopeFacts
+
+
 @dataclass(slots=True)
 class _PodBook:
     pod: Pod
@@ -79,6 +115,7 @@ class _PodBook:
     expired: bool = False
     reservation: Reservation | None = None
     holding: Holding | None = None
+    charged: Charged | None = None
 
 
 @dataclass(slots=True)
@@ -132,7 +169,7 @@ class Ledger:
     """The books. Every node, pod and quota event goes in; states, usage and headroom come out.
 
     `node_selector`: labels a node must have to be offered. `reservation_timeout_s`: how long a reservation, or the annotations of a
-    pod that is not bound, count.
+    pod that is not bound, count. `quota_counts`: which pods cost their namespace anything, `placed` or `admitted`.
     """
 
     def __init__(
@@ -140,8 +177,10 @@ class Ledger:
         config: DeviceConfig,
         node_selector: Mapping[str, str] = MappingProxyType({}),
         reservation_timeout_s: float = DEFAULT_RESERVATION_TIMEOUT_S,
+        quota_counts: str = PLACED,
     ) -> None:
         self.config = config
+        self.quota_counts = quota_counts
         self.quota_names = managed_keys(config.vendors)
         self._node_selector = node_selector
         self._timeout_s = reservation_timeout_s
@@ -149,9 +188,14 @@ class Ledger:
         self._pods: dict[str, _PodBook] = {}
         self._tenants: dict[str, dict[str, Tenancy]] = {}
         self._used: dict[str, dict[str, Charge]] = {}
+        self._used_by_facts: dict[str, dict[ScopeFacts, dict[str, Charge]]] = {}
+        self._charged: dict[str, dict[str, Charged]] = {}
         self._quotas: dict[str, dict[str, Quota]] = {}
-        self._limits: dict[str, Mapping[str, Limit]] = {}
+        self._limits: dict[str, tuple[LimitGroup, ...]] = {}
         self._gone: dict[str, None] = {}
+        self._ended: dict[str, int] = {}
+        self._unplaced: set[str] = set()
+        self._prices_stale = False
         self._version = 0
         self._kinds: dict[str, tuple[Card, ...]] = {}
         self._most: dict[str, int] = {}
@@ -188,8 +232,7 @@ class Ledger:
                 **{(card.vendor, card.uuid): card for card in cards if card.vendor in self._needing_cards},
             },
         )
-        self._kinds.clear()
-        self._most.clear()
+        self._cards_changed()
         if self._needing_cards:
             self._settle_tenants(node.name)
 
@@ -206,8 +249,12 @@ class Ledger:
         """A node that is gone; its pods keep their place in the books until they are gone too."""
         if self._nodes.pop(name, None) is not None:
             self._next_version()
-            self._kinds.clear()
-            self._most.clear()
+            self._cards_changed()
+
+    def _cards_changed(self) -> None:
+        self._kinds.clear()
+        self._most.clear()
+        self._prices_stale = bool(self._unplaced)
 
     def _fact_keys(self) -> Iterator[str]:
         for vendor in self.config.vendors:
@@ -334,7 +381,10 @@ class Ledger:
             return  # a read of ours came back after the watch had shown the end
         book = self._pods.get(pod.uid)
         if book is None:
-            if pod.is_finished or not self._matters(pod):
+            if not self._matters(pod):
+                return
+            if pod.is_finished:
+                self._note_ended(pod)
                 return
             book = self._pods[pod.uid] = _PodBook(pod, now_s)
         elif _revision(pod) < _revision(book.pod):
@@ -343,6 +393,7 @@ class Ledger:
             book.pod = pod
         book.watched = True
         if pod.is_finished:
+            self._note_ended(pod)
             self._drop(pod.uid)
             return
         reservation = book.reservation
@@ -362,7 +413,22 @@ class Ledger:
         self._gone[uid] = None
         if len(self._gone) > _GONE_KEPT:
             del self._gone[next(iter(self._gone))]
+        book = self._pods.get(uid)
+        if book is not None and book.watched:
+            self._note_ended(book.pod)
         self._drop(uid)
+
+    def _note_ended(self, pod: Pod) -> None:
+        self._ended[pod.uid] = _revision(pod)
+        if len(self._ended) > _ENDED_KEPT:
+            del self._ended[next(iter(self._ended))]
+
+    def shown(self, uid: str) -> int | None:
+        """The revision at which an event last showed the pod, living or ended; None for one never shown or long forgotten."""
+        book = self._pods.get(uid)
+        if book is not None and book.watched:
+            return _revision(book.pod)
+        return self._ended.get(uid)
 
     def _matters(self, pod: Pod) -> bool:
         return VGPU_NODE in pod.annotations or any(
@@ -397,10 +463,12 @@ class Ledger:
         self._pod_problems.pop(uid, None)
         if book is not None:
             self._apply(uid, book, None)
+            self._recharge(uid, book, None)
 
     def _settle(self, uid: str, book: _PodBook) -> None:
         book.released = book.released or init_done(book.pod)
         self._apply(uid, book, self._holding(uid, book))
+        self._recharge(uid, book, self._charge_now(uid, book))
 
     def _holding(self, uid: str, book: _PodBook) -> Holding | None:
         """The one rule of who counts: a reservation, else what a bound pod carries, else what an unanswered one carries."""
@@ -492,33 +560,105 @@ class Ledger:
         before = book.holding
         if before == after:
             return
-        namespace = book.pod.namespace
         if before is not None:
             tenants = self._tenants[before.node]
             del tenants[uid]
             if not tenants:
                 del self._tenants[before.node]
-            self._charge(namespace, before.charges, -1)
         if after is not None:
             self._tenants.setdefault(after.node, {})[uid] = after.tenancy
-            self._charge(namespace, after.charges, 1)
         book.holding = after
         for name in {holding.node for holding in (before, after) if holding is not None}:
             node = self._nodes.get(name)
             if node is not None:
                 node.version, node.state = self._next_version(), None
 
-    def _charge(self, namespace: str, charges: Mapping[str, Charge], sign: int) -> None:
-        used = self._used.setdefault(namespace, {})
-        for vendor, charge in charges.items():
-            total = used.get(vendor, NO_CHARGE)
-            total = total + charge if sign > 0 else total - charge
-            if total == NO_CHARGE:
-                used.pop(vendor, None)
-            else:
-                used[vendor] = total
-        if not used:
+    # What pods cost
+
+    def _charge_now(self, uid: str, book: _PodBook) -> Charged | None:
+        """The one rule of what a pod costs: its cards if it holds any; else nothing, or with `admitted` its request."""
+        self._unplaced.discard(uid)
+        pod = book.pod
+        charges: Mapping[str, Charge] = {}
+        if book.holding is not None:
+            charges = book.holding.charges
+        elif self.quota_counts == ADMITTED and book.watched:
+            try:
+                charges = {key: c.charged for key, c in self.unplaced(pod).items()}
+            except MalformedValue as error:
+                self._pod_problems[uid] = f"pod {pod.namespace}/{pod.name}: its request counts nothing: {error}"
+                return None
+            self._unplaced.add(uid)
+        if not charges:
+            return None
+        facts = facts_of(pod)
+        if book.charged is not None and book.charged.charges == charges and book.charged.facts == facts:
+            return book.charged
+        return Charged(charges, facts)
+
+    def unplaced(self, pod: Pod, request: PodRequest | None = None) -> Mapping[str, UnplacedCharge]:
+        """What the pod is charged while it has no cards, by vendor key. Raises `MalformedValue`."""
+        asked = request if request is not None else pod_request(pod, self.config.vendors, self)
+        wanted = set(asked.vendors)
+        return {
+            v.key: unplaced_charge(v, asked, self.cards_for(v, v.selection(pod.annotations)))
+            for v in self.config.vendors
+            if v.key in wanted
+        }
+
+    def _reprice(self) -> None:
+        """Cards came or went: pods without cards are charged by those there are now, whatever the order of events was."""
+        if self._prices_stale:
+            self._prices_stale = False
+            for uid in sorted(self._unplaced):
+                book = self._pods[uid]
+                self._recharge(uid, book, self._charge_now(uid, book))
+
+    def _recharge(self, uid: str, book: _PodBook, after: Charged | None) -> None:
+        if after is None:
+            self._unplaced.discard(uid)
+        before = book.charged
+        if before is after:
+            return
+        namespace = book.pod.namespace
+        pods = self._charged.setdefault(namespace, {})
+        for charged, sign in ((before, -1), (after, 1)):
+            if charged is not None:
+                self._charge(namespace, charged, sign)
+        if after is not None:
+            pods[uid] = after
+        else:
+            pods.pop(uid, None)
+        if not pods:
+            del self._charged[namespace]
+        book.charged = after
+
+    def _charge(self, namespace: str, charged: Charged, sign: int) -> None:
+        by_facts = self._used_by_facts.setdefault(namespace, {})
+        for used in (self._used.setdefault(namespace, {}), by_facts.setdefault(charged.facts, {})):
+            for vendor, charge in charged.charges.items():
+                total = used.get(vendor, NO_CHARGE)
+                total = total + charge if sign > 0 else total - charge
+                if total == NO_CHARGE:
+                    used.pop(vendor, None)
+                else:
+                    used[vendor] = total
+        if not by_facts[charged.facts]:
+            del by_facts[charged.facts]
+        if not self._used[namespace]:
             del self._used[namespace]
+            del self._used_by_facts[namespace]
+
+    def charged(self, uid: str) -> Charged | None:
+        """What the pod costs its namespace at the moment."""
+        self._reprice()
+        book = self._pods.get(uid)
+        return book.charged if book else None
+
+    def charged_in(self, namespace: str) -> Mapping[str, Charged]:
+        """Every pod that costs the namespace anything, by UID."""
+        self._reprice()
+        return self._charged.get(namespace, {})
 
     # Reservations
 
@@ -607,26 +747,58 @@ class Ledger:
         return (quota for quotas in self._quotas.values() for quota in quotas.values())
 
     def quota_problems(self) -> tuple[str, ...]:
-        """Limits that cannot be read and so limit nothing."""
-        return tuple(text for quota in self.quotas() for text in unreadable(quota, self.quota_names))
+        """What limits nothing although it looks as if it should."""
+        return tuple(text for quota in self.quotas() for text in quota_problems(quota, self.quota_names))
+
+    def quotas_of(self, namespace: str) -> tuple[Quota, ...]:
+        """The namespace's ResourceQuotas by name."""
+        return tuple(quota for _, quota in sorted(self._quotas.get(namespace, {}).items()))
+
+    def limit_groups(self, namespace: str) -> tuple[LimitGroup, ...]:
+        """The limits in force by scope; empty where no object limits anything of ours."""
+        groups = self._limits.get(namespace)
+        if groups is None:
+            groups = limit_groups(self._quotas.get(namespace, {}).values(), self.quota_names)
+            if namespace in self._quotas:
+                self._limits[namespace] = groups
+        return groups
 
     def limits(self, namespace: str) -> Mapping[str, Limit]:
-        """The limits in force by resource name."""
-        limits = self._limits.get(namespace)
-        if limits is None:
-            limits = limits_of(self._quotas.get(namespace, {}).values(), self.quota_names)
-            if namespace in self._quotas:
-                self._limits[namespace] = limits
-        return limits
+        """The limits that every pod is under, by resource name."""
+        return next((group.limits for group in self.limit_groups(namespace) if group.scope == EVERY_POD), _NO_LIMITS)
 
-    def used(self, namespace: str) -> Mapping[str, Charge]:
-        """What the namespace's pods hold, by vendor key."""
-        return self._used.get(namespace, _NOTHING)
+    def used(self, namespace: str, scope: Scope = EVERY_POD) -> Mapping[str, Charge]:
+        """What the namespace's pods, or those that a scope covers, cost, by vendor key."""
+        self._reprice()
+        if scope == EVERY_POD:
+            return self._used.get(namespace, _NOTHING)
+        total: dict[str, Charge] = {}
+        for facts, used in self._used_by_facts.get(namespace, {}).items():
+            if covers(scope, facts):
+                for vendor, charge in used.items():
+                    total[vendor] = total.get(vendor, NO_CHARGE) + charge
+        return total
+
+    def standings(self, namespace: str, facts: ScopeFacts, without: str = "") -> tuple[Standing, ...]:
+        """What a pod like this is up against; pod `without` (the one that is judged) does not count as another."""
+        groups = [group for group in self.limit_groups(namespace) if covers(group.scope, facts)]
+        if not groups:
+            return ()
+        own = self.charged_in(namespace).get(without) if without else None
+        found = []
+        for group in groups:
+            used = self.used(namespace, group.scope)
+            if own is not None and covers(group.scope, own.facts):
+                used = {key: charge - own.charges.get(key, NO_CHARGE) for key, charge in used.items()}
+            found.append(Standing(group.limits, used, group.scope))
+        return tuple(found)
 
     def namespaces(self) -> tuple[str, ...]:
         """Namespaces that hold or limit anything, sorted."""
+        self._reprice()
         return tuple(sorted({*self._used, *self._quotas}))
 
 
 _NOBODY: Mapping[str, Tenancy] = MappingProxyType({})
 _NOTHING: Mapping[str, Charge] = MappingProxyType({})
+_NO_LIMITS: Mapping[str, Limit] = MappingProxyType({})

@@ -87,14 +87,53 @@ class SchedulingGroup(msgspec.Struct, rename="camel", frozen=True, gc=False):
     pod_group_name: str | None = None
 
 
+class AffinityTerm(msgspec.Struct, rename="camel", frozen=True):
+    """One term of a pod affinity, as far as it reaches into other namespaces."""
+
+    namespaces: list[str] | None = None
+    namespace_selector: dict[str, object] | None = None
+
+
+class WeightedAffinityTerm(msgspec.Struct, rename="camel", frozen=True):
+    """A preferred term."""
+
+    pod_affinity_term: AffinityTerm = AffinityTerm()
+
+
+class PodAffinity(msgspec.Struct, rename="camel", frozen=True):
+    """`podAffinity` or `podAntiAffinity`."""
+
+    required_during_scheduling_ignored_during_execution: list[AffinityTerm] | None = None
+    preferred_during_scheduling_ignored_during_execution: list[WeightedAffinityTerm] | None = None
+
+    @property
+    def terms(self) -> list[AffinityTerm]:
+        """Required and preferred ones."""
+        preferred = self.preferred_during_scheduling_ignored_during_execution or []
+        required = self.required_during_scheduling_ignored_during_execution or []
+        return [*required, *(term.pod_affinity_term for term in preferred)]
+
+
+class Affinity(msgspec.Struct, rename="camel", frozen=True):
+    """`spec.affinity` of a pod."""
+
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
 class PodSpec(msgspec.Struct, rename="camel", frozen=True):
-    """`spec` of a pod."""
+    """`spec` of a pod. Fields from `priority_class_name` on decide which quotas cover it."""
 
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     node_name: str | None = None
     scheduler_name: str | None = None
     scheduling_group: SchedulingGroup | None = None
+    priority_class_name: str | None = None
+    active_deadline_seconds: int | None = None
+    affinity: Affinity | None = None
+    resources: Resources | None = None
+    """Of the pod as a whole."""
 
 
 class Terminated(msgspec.Struct, rename="camel", frozen=True, gc=False):
@@ -129,6 +168,7 @@ class PodStatus(msgspec.Struct, rename="camel", frozen=True):
     phase: str | None = None
     conditions: list[Condition] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
+    qos_class: str | None = None
 
 
 class Pod(msgspec.Struct, frozen=True):
@@ -233,10 +273,26 @@ class Node(msgspec.Struct, frozen=True):
         return self.status.capacity or NO_QUANTITIES
 
 
-class QuotaSpec(msgspec.Struct, frozen=True):
+class ScopeRequirement(msgspec.Struct, rename="camel", frozen=True):
+    """One expression of a quota's `scopeSelector`."""
+
+    scope_name: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class ScopeSelector(msgspec.Struct, rename="camel", frozen=True):
+    """`scopeSelector` of a ResourceQuota."""
+
+    match_expressions: list[ScopeRequirement] | None = None
+
+
+class QuotaSpec(msgspec.Struct, rename="camel", frozen=True):
     """`spec` of a ResourceQuota."""
 
     hard: dict[str, Quantity] | None = None
+    scopes: list[str] | None = None
+    scope_selector: ScopeSelector | None = None
 
 
 class Quota(msgspec.Struct, frozen=True):

@@ -2,6 +2,8 @@
 
 Limits are the ResourceQuota keys `limits.` + a vendor's memory, core and count names; every object of a namespace counts and the
 smallest limit per key holds. A pod costs its peak: sidecars + max(largest other init container, apps), times cards.
+
+Objects with scopes limit, and count, only the pods they cover; the smallest limit is taken among objects of the same scope.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +14,7 @@ from devices.model import NO_CHARGE, Card, Charge
 from devices.objects import Quota
 from devices.quantity import whole
 from devices.requests import ContainerRequest, DeviceRequest, PodRequest
+from devices.scopes import EVERY_POD, Scope, scope_of, unknown_scopes
 from devices.usage import peak
 from devices.vendor import Vendor
 
@@ -19,10 +22,15 @@ __all__ = [
     "PREFIX",
     "Excess",
     "Limit",
+    "LimitGroup",
+    "Standing",
     "UnplacedCharge",
+    "amounts",
     "excesses",
+    "limit_groups",
     "limits_of",
     "managed_keys",
+    "quota_problems",
     "unplaced_charge",
     "unreadable",
 ]
@@ -74,6 +82,49 @@ def unreadable(quota: Quota, names: Iterable[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitGroup:
+    """The limits in force of all objects of one scope, by resource name."""
+
+    scope: Scope
+    limits: Mapping[str, Limit]
+
+
+def limit_groups(quotas: Iterable[Quota], names: Sequence[str]) -> tuple[LimitGroup, ...]:
+    """One group a scope, those that limit every pod first; groups that limit nothing are left out."""
+    by_scope: dict[Scope, list[Quota]] = {}
+    for quota in quotas:
+        by_scope.setdefault(scope_of(quota), []).append(quota)
+    groups = (LimitGroup(scope, limits_of(members, names)) for scope, members in sorted(by_scope.items()))
+    return tuple(group for group in groups if group.limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What one pod is up against: the limits of a scope that covers it, and what other pods use of them by vendor key."""
+
+    limits: Mapping[str, Limit]
+    used: Mapping[str, Charge]
+    scope: Scope = EVERY_POD
+
+
+def quota_problems(quota: Quota, names: Sequence[str]) -> tuple[str, ...]:
+    """Everything in the object that limits nothing although it looks as if it should: values, keys and scopes not understood.
+
+    A key counts as meant for us when it is `limits.` and a resource of a domain we manage: `limits.nvidia.com/gpumen`.
+    """
+    domains = {name.partition("/")[0] for name in names}
+    where = f"ResourceQuota {quota.namespace}/{quota.name}"
+    found = list(unreadable(quota, names))
+    for key in sorted(quota.hard):
+        name = key.removeprefix(PREFIX)
+        if key.startswith(PREFIX) and name.partition("/")[0] in domains and name not in names:
+            known = ", ".join(PREFIX + n for n in names if n.partition("/")[0] == name.partition("/")[0])
+            found.append(f"{where}: {key} is not known and limits nothing; known are {known}")
+    found += (f"{where}: {text}" for text in unknown_scopes(scope_of(quota)))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
 class Excess:
     """One key over its limit; memory in MiB after the factor, on both sides."""
 
@@ -95,17 +146,21 @@ def excesses(
     namespace: str, vendor: Vendor, asked: Charge, used: Charge, limits: Mapping[str, Limit]
 ) -> tuple[Excess, ...]:
     """Every key of one vendor that `asked` on top of `used` would exceed. Nothing asked of a key exceeds nothing."""
-    rows = (
-        (vendor.memory_resource, asked.memory_mib, used.memory_mib, max(vendor.memory_factor, 1)),
-        (vendor.core_resource, asked.cores, used.cores, 1),
-        (vendor.count_resource, asked.cards, used.cards, 1),
-    )
     found = []
-    for name, more, held, factor in rows:
+    for (name, more, factor), (_, held, _) in zip(amounts(vendor, asked), amounts(vendor, used), strict=True):
         limit = limits.get(name) if name else None
         if limit is not None and more > 0 and held + more > limit.value * factor:
             found.append(Excess(namespace, limit.quota, name, more, held, limit.value * factor))
     return tuple(found)
+
+
+def amounts(vendor: Vendor, charge: Charge) -> tuple[tuple[str, int, int], ...]:
+    """A charge by resource name, each with the factor that a limit of this name is multiplied by; an empty name: it has none."""
+    return (
+        (vendor.memory_resource, charge.memory_mib, max(vendor.memory_factor, 1)),
+        (vendor.core_resource, charge.cores, 1),
+        (vendor.count_resource, charge.cards, 1),
+    )
 
 
 @dataclass(frozen=True, slots=True)

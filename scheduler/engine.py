@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from devices.errors import MalformedValue, WeightsError
-from devices.fit import not_cordoned
+from devices.fit import Headroom, not_cordoned
 from devices.ledger import Ledger, Phase, Reservation
 from devices.model import NO_CHARGE, Allocation
 from devices.objects import Node, Pod
 from devices.requests import PodRequest, pod_request, roles
+from devices.scopes import facts_of
 from scheduler.ask import Ask, Defaults, ask_of
 from scheduler.diagnosis import FILTERING_FAILED, WARNING, EventText, failure_events, success_event, unresolvable
 from scheduler.evaluate import Headrooms
@@ -112,7 +113,7 @@ class Engine:
             ask,
             offered,
             lambda name: made_up[name] if name in made_up else self.ledger.state(name),
-            self._headrooms(pod.namespace, ask.request),
+            self._headrooms(pod, ask.request),
             self.ledger.largest_memory_mib,
         ).complete()
         fitting = decision.fitting
@@ -223,21 +224,24 @@ class Engine:
 
     def _decide(self, ask: Ask, pod: Pod, names: Sequence[str]) -> Decision:
         return self._pipeline.decide(
-            ask, names, self.ledger.state, self._headrooms(pod.namespace, ask.request), self.ledger.largest_memory_mib
+            ask,
+            names,
+            self.ledger.state,
+            self._headrooms(pod, ask.request, without=pod.uid),
+            self.ledger.largest_memory_mib,
         )
 
-    def _headrooms(self, namespace: str, request: PodRequest) -> Headrooms:
-        limits = self.ledger.limits(namespace)
-        if not limits:
-            return {}
-        used = self.ledger.used(namespace)
-        values = {name: limit.value for name, limit in limits.items()}
-        found = {}
-        for vendor in self.ledger.config.vendors:
-            if vendor.key in request.vendors:
-                headroom = vendor.headroom_of(values, used.get(vendor.key, NO_CHARGE))
-                if headroom is not None:
-                    found[vendor.key] = headroom
+    def _headrooms(self, pod: Pod, request: PodRequest, without: str = "") -> Headrooms:
+        """What the pod's namespace may still take under every quota that covers it, its own charge left out."""
+        found: dict[str, Headroom] = {}
+        for standing in self.ledger.standings(pod.namespace, facts_of(pod), without):
+            values = {name: limit.value for name, limit in standing.limits.items()}
+            for vendor in self.ledger.config.vendors:
+                if vendor.key in request.vendors:
+                    headroom = vendor.headroom_of(values, standing.used.get(vendor.key, NO_CHARGE))
+                    if headroom is not None:
+                        known = found.get(vendor.key)
+                        found[vendor.key] = headroom if known is None else known.tightest(headroom)
         return found
 
     def _made_way(self, ask: Ask, pod: Pod, names: Sequence[str], now_s: float) -> Decision | None:

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from devices.ledger import Ledger
 from devices.model import NO_CHARGE
 from devices.objects import Pod
-from devices.quota import PREFIX, excesses, unplaced_charge
+from devices.quota import PREFIX, excesses
 from devices.reasons import Reason
+from devices.scopes import facts_of
 from scheduler.evaluate import NotFit
 from scheduler.pipeline import Decision
 
@@ -14,23 +15,32 @@ __all__ = ["quota_notes"]
 
 
 def quota_notes(ledger: Ledger, pod: Pod, decision: Decision) -> Iterator[str]:
-    """One text a vendor: what the pod would cost, what the namespace uses and where the limits are."""
+    """One text a vendor: what the pod would cost, what others use and where the limits are."""
     verdicts = decision.verdicts.values()
     if not any(isinstance(v, NotFit) and Reason.QUOTA_NOT_FIT in v.refusal.counts for v in verdicts):
         return
-    limits, used = ledger.limits(pod.namespace), ledger.used(pod.namespace)
-    for key in decision.ask.request.vendors:
+    standings = ledger.standings(pod.namespace, facts_of(pod), without=pod.uid)
+    for key, asked in ledger.unplaced(pod, decision.ask.request).items():
         vendor = ledger.config.vendor(key)
         if vendor is None:
             continue
-        cards = ledger.cards_for(vendor, decision.ask.selections[key])
-        asked = unplaced_charge(vendor, decision.ask.request, cards).at_most
-        held = used.get(key, NO_CHARGE)
-        over = excesses(pod.namespace, vendor, asked, held, limits)
+        over = [
+            excess
+            for standing in standings
+            for excess in excesses(
+                pod.namespace, vendor, asked.at_most, standing.used.get(key, NO_CHARGE), standing.limits
+            )
+        ]
         if over:
             yield "exceeding resource quota: " + "; ".join(str(excess) for excess in over)
-        else:
-            names = (vendor.memory_resource, vendor.core_resource, vendor.count_resource)
-            shown = (f"{PREFIX}{name} {limits[name].value} in {limits[name].quota}" for name in names if name in limits)
-            used_up = f"{held.memory_mib} MiB, {held.cores} % compute, {held.cards} cards"
-            yield f"exceeding resource quota of namespace {pod.namespace}: used {used_up}; limits {', '.join(shown)}"
+            continue
+        names = (vendor.memory_resource, vendor.core_resource, vendor.count_resource)
+        shown = [
+            f"used {held.memory_mib} MiB, {held.cores} % compute, {held.cards} cards; limits "
+            + ", ".join(f"{PREFIX}{n} {limits[n].value} in {limits[n].quota}" for n in names if n in limits)
+            for standing in standings
+            if (limits := standing.limits).keys() & set(names)
+            and (held := standing.used.get(key, NO_CHARGE)) is not None
+        ]
+        if shown:
+            yield f"exceeding resource quota of namespace {pod.namespace}: {'; '.join(shown)}"

@@ -1,16 +1,36 @@
 """Whether a namespace's quota allows a pod, and what its author should know about the arithmetic."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from devices.ledger import Ledger
 from devices.model import NO_CHARGE, Charge
 from devices.objects import Pod
-from devices.quota import PREFIX, Excess, Limit, UnplacedCharge, excesses, unplaced_charge
+from devices.quota import PREFIX, Excess, Standing, UnplacedCharge, excesses
 from devices.requests import PodRequest
+from devices.scopes import ScopeFacts, facts_of
 from devices.vendor import Vendor
 
-__all__ = ["QuotaJudgement", "QuotaService"]
+__all__ = ["QuotaAsk", "QuotaJudgement", "QuotaService"]
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaAsk:
+    """What a pod would cost its namespace, where any limit covers it."""
+
+    namespace: str
+    uid: str
+    pod: str
+    """Its name, for people."""
+    facts: ScopeFacts
+    asked: Mapping[str, UnplacedCharge]
+    by_percentage: frozenset[str] = frozenset()
+    """Vendors some of whose memory is asked as a share, which costs 0 while no card matches."""
+
+    @property
+    def charges(self) -> Mapping[str, Charge]:
+        """What it is charged until it has cards, by vendor key."""
+        return {key: asked.charged for key, asked in self.asked.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,53 +42,60 @@ class QuotaJudgement:
 
 
 class QuotaService:
-    """Judges pods against the ledger's books. Used are the pods that hold cards; judging records nothing."""
+    """Judges pods against the ledger's books; judging records nothing."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def judge(self, pod: Pod, request: PodRequest, namespace: str) -> QuotaJudgement:
-        """The judgement on a pod in `namespace` (that of the request: the pod itself may name none yet)."""
-        limits = self._ledger.limits(namespace)
-        if not limits or not request.asks:
-            return QuotaJudgement()
+    def ask(self, pod: Pod, request: PodRequest, namespace: str) -> QuotaAsk | None:
+        """What there is to judge of a pod in `namespace` (that of the request: the pod itself may name none yet).
+
+        None where no limit covers the pod. Raises `MalformedValue`.
+        """
+        if not self._ledger.limit_groups(namespace) or not request.asks:
+            return None
+        facts = facts_of(pod)
+        if not self._ledger.standings(namespace, facts):
+            return None
+        asked = self._ledger.unplaced(pod, request)
+        shares = frozenset(
+            d.vendor
+            for container in request.containers
+            for d in container.devices
+            if d.memory_mib == 0 and d.percentage is not None
+        )
+        return QuotaAsk(namespace, pod.uid, pod.name or pod.metadata.generate_name or "", facts, asked, shares)
+
+    def judge(self, ask: QuotaAsk) -> QuotaJudgement:
+        """The judgement by what the ledger shows; a pod that is judged again after it got its cards is not counted twice."""
+        return self.judge_against(ask, self._ledger.standings(ask.namespace, ask.facts, without=ask.uid))
+
+    def judge_against(self, ask: QuotaAsk, standings: Sequence[Standing]) -> QuotaJudgement:
+        """The judgement by what others use according to `standings`."""
         found: list[Excess] = []
         warnings: list[str] = []
-        for vendor in self._ledger.config.vendors:
-            if vendor.key in request.vendors:
-                cards = self._ledger.cards_for(vendor, vendor.selection(pod.annotations))
-                asked = unplaced_charge(vendor, request, cards)
-                used = self._used_by_others(pod, namespace, vendor.key)
-                over = excesses(namespace, vendor, asked.charged, used, limits)
+        for key, asked in ask.asked.items():
+            vendor = self._ledger.config.vendor(key)
+            if vendor is None:
+                raise AssertionError(f"a request for unknown vendor {key}")
+            limited = False
+            for standing in standings:
+                used = standing.used.get(key, NO_CHARGE)
+                limited = limited or vendor.memory_resource in standing.limits
+                over = excesses(ask.namespace, vendor, asked.charged, used, standing.limits)
                 found += over
                 if not over:
-                    warnings += _warnings(namespace, vendor, asked, used, limits)
-                if not asked.has_card and _by_percentage(vendor, request) and vendor.memory_resource in limits:
-                    warnings.append(
-                        f"no registered card matches this pod: shares of {vendor.key} memory count 0 in quota {namespace} for now"
-                    )
+                    warnings += _warnings(ask.namespace, vendor, asked, used, standing)
+            if not asked.has_card and key in ask.by_percentage and limited:
+                warnings.append(
+                    f"no registered card matches this pod: shares of {key} memory count 0 in quota {ask.namespace} for now"
+                )
         return QuotaJudgement(tuple(found), tuple(warnings))
 
-    def _used_by_others(self, pod: Pod, namespace: str, vendor: str) -> Charge:
-        """What the namespace uses; a pod that is judged again after it got its cards is not counted twice."""
-        used = self._ledger.used(namespace).get(vendor, NO_CHARGE)
-        known = self._ledger.pod(pod.uid) if pod.uid else None
-        holding = self._ledger.holding(pod.uid) if known is not None and known.namespace == namespace else None
-        return used - holding.charges.get(vendor, NO_CHARGE) if holding is not None else used
 
-
-def _by_percentage(vendor: Vendor, request: PodRequest) -> bool:
-    devices = (
-        device for container in request.containers for device in container.devices if device.vendor == vendor.key
-    )
-    return any(device.memory_mib == 0 and device.percentage is not None for device in devices)
-
-
-def _warnings(
-    namespace: str, vendor: Vendor, asked: UnplacedCharge, used: Charge, limits: Mapping[str, Limit]
-) -> Iterable[str]:
+def _warnings(namespace: str, vendor: Vendor, asked: UnplacedCharge, used: Charge, standing: Standing) -> Iterable[str]:
     """An allowed pod may still exceed its quota on a larger card than the smallest it may have."""
-    for excess in excesses(namespace, vendor, asked.at_most, used, limits):
+    for excess in excesses(namespace, vendor, asked.at_most, used, standing.limits):
         yield (
             f"fits quota {namespace}/{excess.quota} on the smallest card only: {PREFIX}{excess.resource} {excess.limit}, "
             f"up to {excess.asked} asked, {excess.used} used"

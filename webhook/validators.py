@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from devices.keys import IGNORE_LABEL, SYSTEM_KEYS, VGPU_NODE
 from devices.objects import Pod
+from devices.quota import Excess
 from devices.requests import NO_CLUSTER, Cluster, pod_request
 from devices.vendor import Vendor
 from webhook.advice import Advice
@@ -21,6 +22,7 @@ __all__ = [
     "Refusal",
     "RefusalReason",
     "Validator",
+    "exceeding",
     "first_refusal",
     "is_ignored",
     "protected_annotations",
@@ -137,12 +139,18 @@ def within_quota(case: Case) -> Refusal | None:
     """The namespace's limits, with the arithmetic in the text. Raises `MalformedValue`."""
     if not case.managed:
         return None
-    judgement = case.quota.judge(case.pod, pod_request(case.pod, case.vendors, case.cluster), case.namespace)
+    ask = case.quota.ask(case.pod, pod_request(case.pod, case.vendors, case.cluster), case.namespace)
+    if ask is None:
+        return None
+    judgement = case.quota.judge(ask)
     for warning in judgement.warnings:
         case.advice.add(warning)
-    if not judgement.excesses:
-        return None
-    return Refusal(RefusalReason.QUOTA, "exceeding resource quota: " + "; ".join(str(e) for e in judgement.excesses))
+    return exceeding(judgement.excesses) if judgement.excesses else None
+
+
+def exceeding(excesses: Iterable[Excess]) -> Refusal:
+    """The refusal that names every key that is over, beginning with the words that clients match on."""
+    return Refusal(RefusalReason.QUOTA, "exceeding resource quota: " + "; ".join(str(e) for e in excesses))
 
 
 BEFORE_MUTATION: tuple[Validator, ...] = (has_containers,)
