@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from devices.ledger import Ledger
 from devices.model import NO_CHARGE
 from devices.objects import Pod
-from devices.quota import PREFIX, excesses
+from devices.quota import PREFIX, Standing, excesses
 from devices.reasons import Reason
 from devices.scopes import facts_of
+from devices.vendor import Vendor
 from scheduler.evaluate import NotFit
 from scheduler.pipeline import Decision
 
@@ -34,13 +35,17 @@ def quota_notes(ledger: Ledger, pod: Pod, decision: Decision) -> Iterator[str]:
         if over:
             yield "exceeding resource quota: " + "; ".join(str(excess) for excess in over)
             continue
-        names = (vendor.memory_resource, vendor.core_resource, vendor.count_resource)
-        shown = [
-            f"used {held.memory_mib} MiB, {held.cores} % compute, {held.cards} cards; limits "
-            + ", ".join(f"{PREFIX}{n} {limits[n].value} in {limits[n].quota}" for n in names if n in limits)
-            for standing in standings
-            if (limits := standing.limits).keys() & set(names)
-            and (held := standing.used.get(key, NO_CHARGE)) is not None
-        ]
+        shown = [text for standing in standings if (text := _shown(vendor, standing))]
         if shown:
             yield f"exceeding resource quota of namespace {pod.namespace}: {'; '.join(shown)}"
+
+
+def _shown(vendor: Vendor, standing: Standing) -> str:
+    """What of the vendor is used under which limits; empty where none of its resources is limited."""
+    names = (vendor.memory_resource, vendor.core_resource, vendor.count_resource)
+    limits = [(n, standing.limits[n]) for n in names if n in standing.limits]
+    if not limits:
+        return ""
+    held = standing.used.get(vendor.key, NO_CHARGE)
+    listed = ", ".join(f"{PREFIX}{name} {limit.value} in {limit.quota}" for name, limit in limits)
+    return f"used {held.memory_mib} MiB, {held.cores} % compute, {held.cards} cards; limits {listed}"
