@@ -32,7 +32,7 @@ FLAGS = (
     " --node-lock=never --node-lock-timeout=1m --node_lock_wait=1s --node-lock-retry-timeout=0 --handshake=always"
     " --device-config-file=d.yaml --node-label-selector=gpu=on,zone=a --kubeconfig=k --kube-qps=5 --kube-burst=10"
     " --kube-timeout=7 --legacy-metrics=true --leader-elect=false --leader-elect-resource-name=x"
-    " --leader-elect-resource-namespace=y --enable-ascend=false --profiling=false -v=4"
+    " --leader-elect-resource-namespace=y --profiling=false -v=4"
 )
 
 
@@ -143,7 +143,6 @@ UNACCEPTED = {
     "a negative time-out": ("--kube-timeout=-1s", "--kube-timeout: must not be negative"),
     "leader election": ("--leader-elect", "--leader-elect: true is not available: this version has no leader election"),
     "profiling": ("--profiling=true", "--profiling: true is not available: there is no pprof in Python"),
-    "Ascend": ("--enable-ascend=true", "--enable-ascend: true is not available"),
     "a device configuration that is not there": ("--device-config-file=/nowhere.yaml", "/nowhere.yaml"),
 }
 

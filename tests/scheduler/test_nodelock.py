@@ -8,12 +8,13 @@ from msgspec import structs
 
 from devices.errors import LockError
 from devices.kube.errors import Conflict, ServerError
-from devices.node_lock import parse, rfc3339
+from devices.node_lock import LockFormat, parse, rfc3339
 from devices.objects import Pod
 from lab.replay.cluster import StillClock
 from scheduler.errors import BindError
+from scheduler.nodelock import LockSettings, NodeLocks, lock_formats
 from tests.builders import card, node, pod
-from tests.scheduler.builders import LOCK, NOW, NOW_S, Hitch, World, lost, settle, unreachable
+from tests.scheduler.builders import CONFIG, LOCK, NOW, NOW_S, Hitch, World, lost, settle, unreachable
 
 MINE = f"{NOW},default,a"
 BUSY = "node n1 has been locked within 5m0s: node lock contention"
@@ -375,3 +376,57 @@ async def test_a_sweep_looks_at_every_lock_of_a_node_and_goes_on_after_an_error(
     )
     assert "node n1: its stale lock stays for now: GET: connection refused" in caplog.text
     assert f"node n2: removed the lock {NOW},team,b, whose owner does not need it" in caplog.text
+
+
+class TestLocksThatNameNobody:
+    """A family may write the bare time, with an expiry and words of its own."""
+
+    KEY = "made.up/lock"
+    FORMAT = LockFormat(names_owner=False, expiry_s=120, takes_malformed=False, contention="{node} busy for {expiry}")
+
+    def world(self, value: str | None = None) -> World:
+        world = locked(None, OTHER, still=True)
+        world.locks = NodeLocks(world.api, world.clock, LockSettings(), {self.KEY: self.FORMAT})
+        if value is not None:
+            world.api.annotate_node("n1", self.KEY, value)
+        return world
+
+    async def acquire(self, world: World, pod: Pod | None = None) -> str:
+        try:
+            await world.locks.acquire(pod or world.stored(), "n1", self.KEY, False)
+        except BindError as error:
+            return str(error)
+        return ""
+
+    async def test_taken_kept_and_given_back(self) -> None:
+        world = self.world()
+        assert await self.acquire(world) == ""
+        assert world.api.lock("n1", self.KEY) == NOW
+        assert await self.acquire(world) == ""  # one's own, as long as this process lives
+        assert world.api.calls.count("patch_node") == 1
+        other = world.stored("b", "team")
+        assert await self.acquire(world, other) == "n1 busy for 2m0s"
+        await world.locks.release(other, "n1", self.KEY)
+        assert world.api.lock("n1", self.KEY) == NOW
+        await world.locks.release(world.stored(), "n1", self.KEY)
+        assert world.api.lock("n1", self.KEY) is None
+
+    VALUES: dict[str, tuple[str, str]] = {
+        "within its own expiry": (at(-120), "n1 busy for 2m0s"),
+        "past it": (at(-121), ""),
+        "unreadable": (
+            "yesterday",
+            "failed to set node lock (node=n1): malformed lock time 'yesterday':"
+            " expected a time such as 2026-08-01T06:00:00Z",
+        ),
+    }
+
+    @pytest.mark.parametrize(("value", "text"), VALUES.values(), ids=VALUES)
+    async def test_found(self, value: str, text: str) -> None:
+        world = self.world(value)
+        assert await self.acquire(world) == text
+        assert world.api.lock("n1", self.KEY) == (value if text else NOW)
+
+
+def test_formats_come_with_the_families() -> None:
+    assert lock_formats(CONFIG.vendors) == {LOCK: LockFormat()}

@@ -1,0 +1,159 @@
+"""The service put together: what it listens to, what runs beside the requests, and the process around it."""
+
+import asyncio
+import json
+import logging
+import os
+import re
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from devices.ledger import Ledger
+from lab.apiserver import ApiServer
+from lab.nodes import CardSpec, NodeSpec, node_document
+from scheduler.__main__ import _serve
+from scheduler.config import Settings, parse
+from scheduler.service import SchedulerService
+from serving.errors import TlsFilesError
+from tests.builders import card, node, pod
+from tests.scheduler.builders import CONFIG, LOCK, NOW, Api, settle
+from tests.scheduler.served import LOCAL, Feed, filter_args, served
+from tests.serving.running import Tls, running, until
+
+
+async def test_the_extenders_port_speaks_tls_where_it_has_a_certificate(tmp_path: Path) -> None:
+    tls = Tls(tmp_path)
+    tls.write_fresh()
+    ledger = Ledger(CONFIG)
+    ledger.put_node(node("n1", card("a")))
+    settings = Settings(**LOCAL, cert_file=tls.certificate, key_file=tls.key)
+    service = SchedulerService(settings, Api(), ledger)
+    await service.start()
+    try:
+        async with running(service.listeners(), drain=service.drain) as server, aiohttp.ClientSession() as session:
+            url = server.url("/filter", scheme="https")
+            async with session.post(url, json=filter_args(pod(), "n1"), ssl=tls.client_context()) as answer:
+                assert (await answer.json())["NodeNames"] == ["n1"]
+            async with session.get(server.url("/metrics", listener=1)) as answer:
+                assert "slotwise_tls_certificate_expiry_timestamp_seconds" in await answer.text()
+    finally:
+        await service.stop()
+
+
+def test_a_certificate_that_cannot_be_served_ends_the_start(tmp_path: Path) -> None:
+    settings = Settings(cert_file=tmp_path / "none.crt", key_file=tmp_path / "none.key")
+    with pytest.raises(TlsFilesError, match=r"none\.crt: No such file"):
+        SchedulerService(settings, Api(), Ledger(CONFIG))
+
+
+async def test_callers_that_hang_up_end_the_handler() -> None:
+    extender, plain = SchedulerService(Settings(**LOCAL), Api(), Ledger(CONFIG)).listeners()
+    assert (extender.handler_cancellation, plain.handler_cancellation) == (True, False)
+
+
+async def test_locks_whose_owner_is_gone_are_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.service._SWEEP_EVERY_S", 0.001)
+    stale = {LOCK: f"{NOW},default,gone"}
+    async with served(node("n1", card("a"), annotations=stale), node("n2", card("b"))) as service:
+        service.put_pod(pod(name="there"))
+        kept = f"{NOW},default,there"
+        service.api.annotate_node("n2", LOCK, kept)
+
+        async def swept() -> bool:
+            return service.api.lock("n1") is None
+
+        await until(swept)
+        assert service.api.lock("n2") == kept
+
+
+async def test_what_the_watch_shows_of_nodes_wakes_waiters_and_answers_handshakes() -> None:
+    feed = Feed()
+    async with served(node("n1", card("a")), feed=feed) as service:
+        key = "hami.io/node-handshake"
+        service.api.annotate_node("n1", key, "Reported")
+        for listener in feed.node_changed:
+            listener("n1")
+        await settle()
+        assert (service.api.lock("n1", key) or "").startswith("Requesting_")
+        for listener in feed.node_gone:
+            listener("n1")
+        assert len(feed.node_changed) == len(feed.node_gone) == 2
+
+
+async def test_stopping_twice_is_stopping() -> None:
+    service = SchedulerService(Settings(**LOCAL), Api(), Ledger(CONFIG))
+    await service.start()
+    await service.stop()
+    await service.stop()
+    assert service.not_ready() == []
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[ApiServer]:
+    server = ApiServer()
+    await server.start()
+    yield server
+    await server.stop()
+
+
+def kubeconfig(folder: Path, url: str) -> Path:
+    path = folder / "kubeconfig"
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    }
+    path.write_text(json.dumps(config))
+    return path
+
+
+async def test_the_process_from_start_to_sigterm(
+    lab: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("POD_NAME", "POD_NAMESPACE"):
+        monkeypatch.delenv(name, raising=False)
+    caplog.set_level(logging.INFO)
+    lab.put("nodes", node_document(NodeSpec("n1", (CardSpec("a"),))))
+    devices = tmp_path / "devices.yaml"
+    devices.write_text("nvidia:\n  nonsense: 1\n")
+    settings = parse(
+        [
+            f"--kubeconfig={kubeconfig(tmp_path, lab.url)}",
+            "--http_bind=127.0.0.1:0",
+            "--metrics-bind-address=127.0.0.1:0",
+            f"--device-config-file={devices}",
+            "--gpu-scheduler-policy=best",
+        ]
+    )
+    process = asyncio.create_task(_serve(settings))
+
+    async def listening() -> bool:
+        assert not process.done()
+        return "listening on" in caplog.text
+
+    await until(listening)
+    found = re.search(r"listening on (\S+), (\S+)", caplog.text)
+    assert found is not None
+    extender, views = (f"http://{address}" for address in found.groups())
+    async with aiohttp.ClientSession() as session:
+
+        async def ready() -> bool:
+            async with session.get(f"{views}/readyz") as answer:
+                return answer.status == 200
+
+        await until(ready)
+        async with session.post(f"{extender}/filter", json=filter_args(pod(), "n1", "n2")) as answer:
+            assert (await answer.json())["NodeNames"] == ["n1"]
+    os.kill(os.getpid(), signal.SIGTERM)
+    async with asyncio.timeout(20):
+        await process
+    assert "SIGTERM: shutting down" in caplog.text
+    assert "unknown key nvidia.nonsense has no effect" in caplog.text
+    assert "--gpu-scheduler-policy: unknown word 'best' acts as spread" in caplog.text
