@@ -13,8 +13,9 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from lab.burst import BurstOptions, run_burst
-from lab.cluster import Cluster
+from lab.cluster import Cluster, ClusterSettings
 from lab.errors import LabError, ScenarioError
+from lab.external import ExternalSettings
 from lab.records import BurstResult, ScenarioDone
 from lab.runner import run_scenario
 from lab.scenario import Scenario, load_scenario, shipped_scenarios
@@ -25,6 +26,8 @@ __all__ = ["app"]
 
 _FAILED = 1
 _BAD_INPUT = 2
+_EXTERNAL_SETTLE_S = 30.0
+"""A real kube-scheduler waits up to 10 s before it tries a pod again."""
 
 
 class _RunByDefault(TyperGroup):
@@ -57,12 +60,27 @@ def run(
         bool,
         typer.Option("--keep", help="Afterwards leave a cluster with the last scenario's nodes running, until Ctrl-C."),
     ] = False,
+    kubeconfig: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Play on this cluster instead of the embedded one: it has kube-scheduler and Slotwise, and no nodes.",
+        ),
+    ] = None,
+    scheduler_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="With --kubeconfig: where the scheduler's read-only port is reached, for steps that ask for scores.",
+        ),
+    ] = None,
 ) -> None:
     """Play scenarios and compare; exit status 0 when every expectation held, 1 when not, 2 for a bad name or file.
 
     Example: slotwise lab mutex four-cards
     """
     _quiet()
+    settings = _settings(kubeconfig, scheduler_url)
     try:
         chosen = _chosen(scenarios or [])
     except ScenarioError as error:
@@ -73,13 +91,13 @@ def run(
 
     async def play() -> None:
         for scenario in chosen:
-            async for record in run_scenario(scenario):
+            async for record in run_scenario(scenario, settings):
                 view.show(record)
                 if isinstance(record, ScenarioDone):
                     results.append(record)
         view.end(results)
         if keep:
-            await _keep(chosen[-1])
+            await _keep(chosen[-1], settings)
 
     _run(play, view)
     if not all(result.passed for result in results):
@@ -112,18 +130,33 @@ def burst(
     ] = BurstOptions.pods,
     gpumem: Annotated[int, typer.Option(min=1, help="MiB that each pod asks for.")] = BurstOptions.gpumem,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
+    kubeconfig: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Play on this cluster instead of the embedded one: it has kube-scheduler and Slotwise, and no nodes.",
+        ),
+    ] = None,
+    scheduler_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="With --kubeconfig: where the scheduler's read-only port is reached, for steps that ask for scores.",
+        ),
+    ] = None,
 ) -> None:
     """Create many pods at once and count; exit status 0 when all were placed and no card went beyond its limits.
 
     Example: slotwise lab burst --nodes 50 --cards 8 --pods 2000 --json
     """
     _quiet()
+    settings = _settings(kubeconfig, scheduler_url)
     options = BurstOptions(nodes=nodes, cards=cards, pods=pods, gpumem=gpumem)
     view = _view(Console(), as_json)
     results: list[BurstResult] = []
 
     async def play() -> None:
-        async for record in run_burst(options):
+        async for record in run_burst(options, settings):
             view.show(record)
             if isinstance(record, BurstResult):
                 results.append(record)
@@ -146,8 +179,16 @@ def _run(play: Callable[[], Coroutine[None, None, None]], view: View) -> None:
             view.close()
 
 
-async def _keep(scenario: Scenario) -> None:
-    async with Cluster() as cluster:
+def _settings(kubeconfig: str | None, scheduler_url: str | None) -> ClusterSettings:
+    if kubeconfig is None:
+        if scheduler_url is not None:
+            _refuse("--scheduler-url has no effect without --kubeconfig: the embedded cluster knows its scheduler")
+        return ClusterSettings()
+    return ClusterSettings(settle_s=_EXTERNAL_SETTLE_S, external=ExternalSettings(kubeconfig, scheduler_url))
+
+
+async def _keep(scenario: Scenario, settings: ClusterSettings) -> None:
+    async with Cluster(settings) as cluster:
         for namespace in scenario.namespaces:
             await cluster.add_namespace(namespace)
         for node in scenario.nodes:
@@ -155,7 +196,8 @@ async def _keep(scenario: Scenario) -> None:
         print(
             f"The cluster of {scenario.name} runs until Ctrl-C. Look at it, or create pods in it, with", file=sys.stderr
         )
-        print(f"  kubectl --server {cluster.address} get pods,nodes -A", file=sys.stderr)
+        how = f"--kubeconfig {settings.external.kubeconfig}" if settings.external else f"--server {cluster.address}"
+        print(f"  kubectl {how} get pods,nodes -A", file=sys.stderr)
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
 

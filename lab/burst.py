@@ -113,10 +113,14 @@ async def run_burst(
             lost=options.pods - placed,
             seconds=round(seconds, 3),
             per_second=round(placed / seconds, 1),
-            writes_per_pod=round((cluster.scheduler_writes() - writes) / max(placed, 1), 4),
+            writes_per_pod=_per_pod(writes, cluster.scheduler_writes(), placed),
             violations=tuple(f"{v.node} {v.card}: {v.text}" for v in cluster.violations()),
             digest=_digest(cluster),
         )
+
+
+def _per_pod(before: int | None, after: int | None, placed: int) -> float | None:
+    return None if before is None or after is None else round((after - before) / max(placed, 1), 4)
 
 
 def _digest(cluster: Cluster) -> str:

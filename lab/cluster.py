@@ -1,41 +1,34 @@
-"""A whole cluster in one process: API server, Slotwise's services, kube-scheduler, kubelet and cards. Nothing else is needed."""
+"""A cluster to play in: nodes with cards, kubelet and pods, on an embedded control plane or on a real one."""
 
 import asyncio
-import tempfile
-from base64 import b64encode
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 import aiohttp
 import msgspec
 
-from devices.config import default_config
-from devices.kube.client import ClientSettings, KubeClient
-from devices.kube.config import explicit_access
-from devices.kube.errors import NotFound
+from devices.kube.errors import AlreadyExists, NotFound
 from devices.kube.protocols import JsonObject
-from devices.kube.resources import MUTATING_WEBHOOKS, NAMESPACES, NODES, PODS, RESOURCE_QUOTAS, VALIDATING_WEBHOOKS
-from devices.ledger import Ledger
+from devices.kube.resources import NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
 from devices.objects import Pod
-from lab.apiserver.server import ApiServer
 from lab.audit import CardUsage, Violation, audit, usage_of
+from lab.backend import Backend
+from lab.embedded import EmbeddedBackend
 from lab.errors import LabError
-from lab.follow import follow_nodes, follow_pods
-from lab.kube_scheduler import KubeScheduler, KubeSchedulerSettings
+from lab.external import ExternalBackend, ExternalSettings
+from lab.follow import SeenNode, follow_nodes, follow_pods
+from lab.heartbeats import Heartbeats
 from lab.kubelet import Kubelet
+from lab.leftovers import Leftovers
 from lab.nodes import NodeSpec, node_document
 from lab.scheduling_queue import Backoff
-from lab.services import SCHEDULER_NAME, ServiceUrls, start_services
 
-__all__ = ["SCHEDULER_AGENT", "Cluster", "ClusterSettings"]
+__all__ = ["Cluster", "ClusterSettings"]
 
-SCHEDULER_AGENT: Final = "slotwise/lab"
-"""How the services name themselves to the API server; their writes are counted by it."""
-_CONNECTIONS: Final = 256
 _SETTLE_LOOK_S: Final = 0.005
 
 
@@ -44,9 +37,15 @@ class ClusterSettings:
     """How the lab's cluster behaves."""
 
     backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=0.05, longest_s=0.5, flush_s=0.5))
-    """kube-scheduler's waits, short: a scenario should not take as long as the real ones."""
+    """The embedded kube-scheduler's waits, short: a scenario should not take as long as the real ones."""
     settle_s: float = 10.0
     """Longest wait for anything that is expected to happen."""
+    external: ExternalSettings | None = None
+    """A control plane that is there already; None: the embedded one."""
+
+    def new_backend(self) -> Backend:
+        """A backend for one cluster."""
+        return ExternalBackend(self.external) if self.external else EmbeddedBackend(self.backoff)
 
 
 class _ScoredCard(msgspec.Struct):
@@ -63,10 +62,10 @@ class Cluster:
 
     def __init__(self, settings: ClusterSettings | None = None) -> None:
         self.settings = settings or ClusterSettings()
-        self.api = ApiServer()
-        self.ledger = Ledger(default_config())
+        self._backend = self.settings.new_backend()
+        self.ledger = self._backend.ledger
         self._stack = AsyncExitStack()
-        self._urls: ServiceUrls | None = None
+        self._changed_at = 0.0
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -80,71 +79,45 @@ class Cluster:
         await self._stack.aclose()
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        await self.api.start()
-        stack.push_async_callback(self.api.stop)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotwise-lab-")))
-        services = await self._new_client(stack, SCHEDULER_AGENT)
-        self._urls = await start_services(stack, services, self.ledger, folder)
-        self.client = await self._new_client(stack, "slotwise-lab/user")
-        await self._install_webhooks(self._urls)
-        self.pods = follow_pods(await self._new_client(stack, "slotwise-lab/watch"))
+        backend = self._backend
+        await backend.start(stack)
+        self.client = await backend.new_client(stack, "slotwise-lab/user")
+        self.pods = follow_pods(await backend.new_client(stack, "slotwise-lab/watch"))
         self.nodes = follow_nodes(self.client)
-        self.kubelet = Kubelet(await self._new_client(stack, "kubelet/lab"), self.pods, self.nodes)
-        self.scheduler = KubeScheduler(
-            KubeSchedulerSettings(
-                self._urls.extender, self.ledger.config.resources, SCHEDULER_NAME, self.settings.backoff
-            ),
-            await self._new_client(stack, "kube-scheduler/lab"),
-            self.pods,
-            self.nodes,
-        )
-        for part in (self.nodes, self.pods, self.kubelet, self.scheduler):
+        self.kubelet = Kubelet(await backend.new_client(stack, "kubelet/lab"), self.pods, self.nodes)
+        await backend.start_scheduler(stack, self.pods, self.nodes)
+        for part in (self.nodes, self.pods, self.kubelet):
             await part.start()
             stack.push_async_callback(part.stop)
         self._session = await stack.enter_async_context(aiohttp.ClientSession())
-
-    async def _new_client(self, stack: AsyncExitStack, agent: str) -> KubeClient:
-        settings = ClientSettings(user_agent=agent, qps=0, connections=_CONNECTIONS)
-        return await stack.enter_async_context(KubeClient(explicit_access(self.api.url), settings))
-
-    async def _install_webhooks(self, urls: ServiceUrls) -> None:
-        for resource, kind, name, path, policy in (
-            (MUTATING_WEBHOOKS, "MutatingWebhookConfiguration", "vgpu.hami.io", "webhook", "Ignore"),
-            (VALIDATING_WEBHOOKS, "ValidatingWebhookConfiguration", "validate.slotwise.io", "validate", "Fail"),
-        ):
-            hook: JsonObject = {
-                "name": name,
-                "clientConfig": {"url": f"{urls.webhook}/{path}", "caBundle": b64encode(urls.ca_pem).decode()},
-                "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
-                "admissionReviewVersions": ["v1"],
-                "sideEffects": "NoneOnDryRun",
-                "failurePolicy": policy,
-                "timeoutSeconds": 10,
-            }
-            if resource is MUTATING_WEBHOOKS:
-                hook["objectSelector"] = {
-                    "matchExpressions": [{"key": "hami.io/webhook", "operator": "NotIn", "values": ["ignore"]}]
-                }
-            body: JsonObject = {
-                "apiVersion": "admissionregistration.k8s.io/v1",
-                "kind": kind,
-                "metadata": {"name": "slotwise"},
-                "webhooks": [hook],
-            }
-            await self.client.create(resource, body)
+        self._leftovers = Leftovers(self.client)
+        if backend.borrowed:
+            heartbeats = Heartbeats(self.client, self.nodes)
+            await heartbeats.start()
+            stack.push_async_callback(heartbeats.stop)
+            # Last in, first out: the kubelet still runs while its pods are deleted.
+            stack.push_async_callback(self._leftovers.remove, self.pods, self.settings.settle_s)
 
     # --- what is done to it ---
 
     @property
     def address(self) -> str:
         """The API server's URL, for kubectl or a browser."""
-        return self.api.url
+        return self._backend.address
 
     async def add_node(self, spec: NodeSpec) -> None:
         """Add a node; returns once its cards can be given away. Raises `LabError` if they never can."""
         await self.client.create(NODES, node_document(spec))
+        self._leftovers.nodes.append(spec.name)
         await self._until(lambda: self.ledger.state(spec.name) is not None, f"node {spec.name} is offered")
-        await self.nodes.wait_for(lambda: spec.name in self.nodes.objects, self.settings.settle_s)
+
+        def is_open() -> bool:
+            seen = self.nodes.objects.get(spec.name)
+            return seen is not None and not _is_tainted(seen)
+
+        if not await self.nodes.wait_for(is_open, self.settings.settle_s):
+            raise LabError(f"node {spec.name} keeps its taints, so that no pod may go there")
+        self._changed()
 
     async def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
         """Set annotations of a node, None to take one away; returns once the services have seen it."""
@@ -157,11 +130,16 @@ class Cluster:
             return all(held.get(key) == wanted.get(key) for key in annotations)
 
         await self._until(seen, f"the services see node {name} at {stored.get('metadata')}")
+        self._changed()
 
     async def add_namespace(self, name: str) -> None:
-        """Add a namespace unless it is there."""
-        if self.api.get("namespaces", "", name) is None:
+        """Add a namespace unless it is there; returns once pods can be created in it."""
+        try:
             await self.client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        except AlreadyExists:
+            return
+        self._leftovers.namespaces.append(name)
+        await self._backend.ready_for_pods(self.client, name, self.settings.settle_s)
 
     async def put_quota(self, namespace: str, name: str, hard: dict[str, str]) -> None:
         """Create or replace a ResourceQuota; returns once the services have seen it."""
@@ -174,6 +152,7 @@ class Cluster:
         with suppress(NotFound):
             await self.client.delete(RESOURCE_QUOTAS, name, namespace)
         await self.client.create(RESOURCE_QUOTAS, body, namespace)
+        self._leftovers.quotas.append((namespace, name))
 
         def seen() -> bool:
             return any(
@@ -183,10 +162,14 @@ class Cluster:
             )
 
         await self._until(seen, f"the services see quota {namespace}/{name}")
+        self._changed()
 
     async def create_pod(self, document: JsonObject, namespace: str) -> None:
         """Create a pod as a user would. Raises `ApiStatusError` with the text of a denial."""
-        await self.client.create(PODS, document, namespace)
+        # Nobody tells us when other processes' watches have caught up with what was done before.
+        await asyncio.sleep(max(self._changed_at + self._backend.lag_s - time.monotonic(), 0.0))
+        stored = await self.client.create(PODS, document, namespace)
+        self._leftovers.add_pod(stored)
 
     async def delete_pod(self, namespace: str, name: str) -> None:
         """Delete a pod; returns once it is gone and its cards are free again."""
@@ -195,12 +178,14 @@ class Cluster:
         uid = pod.uid if pod else ""
         await self.pods.wait_for(lambda: self.pod(namespace, name) is None, self.settings.settle_s)
         await self._until(lambda: self.ledger.holding(uid) is None, f"the cards of {namespace}/{name} are free")
+        self._changed()
 
     async def finish_pod(self, namespace: str, name: str) -> None:
         """End a pod's containers; returns once its cards are free again."""
         pod = self._known(namespace, name)
         await self.kubelet.finish(namespace, name)
         await self._until(lambda: self.ledger.holding(pod.uid) is None, f"the cards of {namespace}/{name} are free")
+        self._changed()
 
     async def finish_init(self, namespace: str, name: str) -> None:
         """End a pod's init containers; returns once the services have seen it."""
@@ -212,6 +197,7 @@ class Cluster:
             return held is not None and held.status.phase == "Running"
 
         await self._until(seen, f"the services see the init containers of {namespace}/{name} end")
+        self._changed()
 
     # --- what can be seen of it ---
 
@@ -255,20 +241,18 @@ class Cluster:
 
     async def decision(self, namespace: str, name: str) -> JsonObject:
         """The scheduler's own account of its last decision for a pod. Raises `LabError` if it gives none."""
-        assert self._urls is not None
-        async with self._session.get(f"{self._urls.views}/decisions/{namespace}/{name}") as response:
+        views = self._backend.views
+        if views is None:
+            raise LabError(f"the decision for {namespace}/{name} cannot be asked for without --scheduler-url")
+        async with self._session.get(f"{views}/decisions/{namespace}/{name}") as response:
             if response.status != 200:
                 raise LabError(f"no decision for {namespace}/{name}: {response.status} {await response.text()}")
             document: JsonObject = await response.json()
             return document
 
-    def scheduler_writes(self) -> int:
-        """Writes of the services stored by the API server, events left out."""
-        return sum(
-            count
-            for key, count in self.api.requests.written.items()
-            if key.user_agent == SCHEDULER_AGENT and key.resource != "events"
-        )
+    def scheduler_writes(self) -> int | None:
+        """Writes of the services stored by the API server, events left out; None where nobody counts them."""
+        return self._backend.scheduler_writes()
 
     async def settled(self, holds: Callable[[], bool]) -> bool:
         """Whether something in the services' books becomes true in time."""
@@ -283,8 +267,28 @@ class Cluster:
         if not await self.settled(holds):
             raise LabError(f"after {self.settings.settle_s:g} s it is still not so that {what}")
 
+    def _changed(self) -> None:
+        self._changed_at = time.monotonic()
+
     def _known(self, namespace: str, name: str) -> Pod:
         pod = self.pod(namespace, name)
         if pod is None:
             raise LabError(f"there is no pod {namespace}/{name}")
         return pod
+
+
+class _Taint(msgspec.Struct):
+    key: str
+
+
+class _NodeSpec(msgspec.Struct):
+    taints: list[_Taint] = msgspec.field(default_factory=list)
+
+
+class _NodeWithTaints(msgspec.Struct):
+    spec: _NodeSpec = msgspec.field(default_factory=_NodeSpec)
+
+
+def _is_tainted(seen: SeenNode) -> bool:
+    """A real API server gives every new node a taint that goes once the node controller has found it ready."""
+    return bool(msgspec.json.decode(seen.raw, type=_NodeWithTaints).spec.taints)

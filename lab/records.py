@@ -57,11 +57,16 @@ class BurstResult:
     seconds: float
     """From the first create to the last placement."""
     per_second: float
-    writes_per_pod: float
-    """Writes of the scheduler service per placed pod, events left out."""
+    writes_per_pod: float | None
+    """Writes of the scheduler service per placed pod, events left out; None where nobody counts them."""
     violations: tuple[str, ...]
     digest: str = ""
     """Of which pod got which cards: equal where two bursts took the same ones."""
+
+    @property
+    def writes_text(self) -> str:
+        """In words, for people."""
+        return "writes not counted" if self.writes_per_pod is None else f"{self.writes_per_pod:g} writes a pod"
 
 
 @dataclass(frozen=True)

@@ -262,11 +262,11 @@ class _Round:
             self._tally.burst = record
             self._tally.placed += record.placed
             problems = [*record.violations, *_compare("placed", form.placed, record.placed)]
-            if record.writes_per_pod != 1:
+            if record.writes_per_pod not in (1, None):
                 problems.append(f"writes per placed pod: expected 1, got {record.writes_per_pod:g}")
             text = (
                 f"{record.placed} of {record.pods} pods placed in {record.seconds:.1f} s, "
-                f"{record.per_second:.0f} a second, {record.writes_per_pod:g} writes a pod, cards {record.digest}"
+                f"{record.per_second:.0f} a second, {record.writes_text}, cards {record.digest}"
             )
             yield self._done(number, step, _Played(text, problems, changed=False), ())
 

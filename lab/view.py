@@ -48,7 +48,7 @@ def _amounts(result: BurstResult) -> str:
     violations = "no card over its limits" if not result.violations else f"{len(result.violations)} VIOLATIONS"
     return (
         f"{result.placed} of {result.pods} pods placed on {result.nodes} nodes of {result.cards} cards in "
-        f"{result.seconds:.1f} s: {result.per_second:.0f} a second, {result.writes_per_pod:g} writes a pod, {violations}"
+        f"{result.seconds:.1f} s: {result.per_second:.0f} a second, {result.writes_text}, {violations}"
     )
 
 

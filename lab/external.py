@@ -1,0 +1,127 @@
+"""The external backend: a real API server with kube-scheduler and Slotwise in front of it, reached by a kubeconfig."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from devices.config import default_config
+from devices.kube.client import ClientSettings, KubeClient
+from devices.kube.config import ClusterAccess, load_access
+from devices.kube.errors import ConfigError, KubeError, NotFound
+from devices.kube.feed import LedgerFeed
+from devices.kube.resources import NODES, Resource
+from devices.ledger import Ledger
+from lab.errors import LabError
+from lab.follow import Followed, SeenNode, SeenPod
+
+__all__ = ["ExternalBackend", "ExternalSettings"]
+
+_SERVICE_ACCOUNTS: Final = Resource("serviceaccounts")
+_START_S: Final = 30.0
+_LOOK_S: Final = 0.05
+_NAMES_SHOWN: Final = 3
+
+
+@dataclass(frozen=True)
+class ExternalSettings:
+    """Which cluster, and how it is looked at."""
+
+    kubeconfig: str
+    """Whoever it belongs to may create and delete nodes, namespaces, quotas and pods, and write their status."""
+    scheduler_url: str | None = None
+    """Base address of the scheduler's read-only port; without it no step can ask for the scheduler's reasons."""
+    lag_s: float = 0.5
+    """How much later than the lab any other process of the cluster may see a change."""
+
+
+class _Metadata(msgspec.Struct):
+    name: str
+
+
+class _Named(msgspec.Struct):
+    metadata: _Metadata
+
+
+class _Names(msgspec.Struct):
+    items: list[_Named]
+
+
+class ExternalBackend:
+    """(Backend) Its ledger is the lab's own, filled from watches alone: it shows what the services' books should say."""
+
+    borrowed = True
+
+    def __init__(self, settings: ExternalSettings) -> None:
+        self.ledger = Ledger(default_config())
+        self.lag_s = settings.lag_s
+        self._settings = settings
+        self._access: ClusterAccess | None = None
+
+    @property
+    def address(self) -> str:
+        """(Backend)"""
+        return self._access.host if self._access else ""
+
+    @property
+    def views(self) -> str | None:
+        """(Backend)"""
+        url = self._settings.scheduler_url
+        return url.rstrip("/") if url else None
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        """(Backend) A cluster with nodes of its own is none: scenarios count nodes, and nobody's nodes get fake cards."""
+        try:
+            self._access = await load_access(self._settings.kubeconfig)
+            client = await self.new_client(stack, "slotwise-lab/observer")
+            nodes = [name async for name in _names_of_nodes(client)]
+        except (ConfigError, KubeError) as error:
+            raise LabError(str(error)) from error
+        if nodes:
+            shown = ", ".join(nodes[:_NAMES_SHOWN]) + (", …" if len(nodes) > _NAMES_SHOWN else "")
+            raise LabError(
+                f"{self.address} has nodes ({shown}): the lab needs a cluster without any and brings its own"
+            )
+        feed = LedgerFeed(client, self.ledger, time.time)
+        await feed.start()
+        stack.push_async_callback(feed.stop)
+        try:
+            async with asyncio.timeout(_START_S):
+                await feed.wait_synced()
+        except TimeoutError as error:
+            raise LabError(f"{self.address} did not list its pods, nodes and quotas within {_START_S:g} s") from error
+
+    async def new_client(self, stack: AsyncExitStack, agent: str) -> KubeClient:
+        """(Backend)"""
+        assert self._access is not None
+        return await stack.enter_async_context(KubeClient(self._access, ClientSettings(user_agent=agent, qps=0)))
+
+    async def start_scheduler(self, stack: AsyncExitStack, pods: Followed[SeenPod], nodes: Followed[SeenNode]) -> None:
+        """(Backend) It runs already."""
+
+    async def ready_for_pods(self, client: KubeClient, namespace: str, timeout_s: float) -> None:
+        """(Backend) Pods are refused until the controllers have given the namespace its service account."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    try:
+                        await client.get(_SERVICE_ACCOUNTS, "default", namespace)
+                        return
+                    except NotFound:
+                        await asyncio.sleep(_LOOK_S)
+        except TimeoutError as error:
+            raise LabError(f"namespace {namespace} has no service account after {timeout_s:g} s") from error
+
+    def scheduler_writes(self) -> int | None:
+        """(Backend) The API server's audit log has them, and that is not ours to read."""
+        return None
+
+
+async def _names_of_nodes(client: KubeClient) -> AsyncGenerator[str]:
+    async for page in client.list_pages(NODES):
+        for node in msgspec.json.decode(page.raw, type=_Names).items:
+            yield node.metadata.name

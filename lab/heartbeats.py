@@ -1,0 +1,71 @@
+"""Signs of life of the lab's nodes: without them a real cluster takes a node for dead after less than a minute."""
+
+import asyncio
+import logging
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final
+
+from devices.kube.client import KubeClient
+from devices.kube.errors import KubeError, NotFound
+from devices.kube.protocols import JsonObject
+from devices.kube.resources import LEASES
+from lab.follow import Followed, SeenNode
+
+__all__ = ["Heartbeats"]
+
+_log = logging.getLogger(__name__)
+
+_NAMESPACE: Final = "kube-node-lease"
+_INTERVAL_S: Final = 10.0
+"""As the kubelet's."""
+_DURATION_S: Final = 40
+
+
+class Heartbeats:
+    """Renews every node's Lease from `start` to `stop`."""
+
+    def __init__(self, client: KubeClient, nodes: Followed[SeenNode]) -> None:
+        self._client = client
+        self._nodes = nodes
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._run(), name="heartbeats")
+
+    async def stop(self) -> None:
+        """End."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        while True:
+            for seen in list(self._nodes.objects.values()):
+                try:
+                    await self._renew(seen)
+                except KubeError as error:
+                    _log.warning("heartbeat of node %s: %s", seen.key, error)
+            await asyncio.sleep(_INTERVAL_S)
+
+    async def _renew(self, seen: SeenNode) -> None:
+        spec: JsonObject = {
+            "holderIdentity": seen.key,
+            "leaseDurationSeconds": _DURATION_S,
+            "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        }
+        try:
+            await self._client.merge_patch(LEASES, seen.key, {"spec": spec}, _NAMESPACE)
+        except NotFound:
+            # Owned by the node, so that it goes with it.
+            owner = {"apiVersion": "v1", "kind": "Node", "name": seen.key, "uid": seen.uid}
+            metadata: JsonObject = {"name": seen.key, "namespace": _NAMESPACE, "ownerReferences": [owner]}
+            body: JsonObject = {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": metadata,
+                "spec": spec,
+            }
+            await self._client.create(LEASES, body, _NAMESPACE)
