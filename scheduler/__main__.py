@@ -6,11 +6,13 @@ import sys
 import time
 from collections.abc import Sequence
 
+from prometheus_client import CollectorRegistry
+
 from devices.config import DeviceConfig, default_config, load
 from devices.errors import DeviceError
 from devices.kube.client import ClientSettings, KubeClient
 from devices.kube.config import load_access
-from devices.kube.errors import KubeError
+from devices.kube.errors import ConfigError, KubeError
 from devices.kube.feed import LedgerFeed
 from devices.kube.freshness import own_pod
 from devices.ledger import Ledger
@@ -49,9 +51,11 @@ async def _serve(settings: Settings) -> None:
         burst=settings.kube_burst,
     )
     stop = asyncio.Event()
-    async with KubeClient(await load_access(settings.kubeconfig), client_settings) as client:
-        feed = LedgerFeed(client, ledger, time.time, own_pod=own_pod())
-        service = SchedulerService(settings, client, ledger, feed)
+    registry = CollectorRegistry()
+    access = await load_access(settings.kubeconfig)
+    async with KubeClient(access, client_settings, registry=registry) as client:
+        feed = LedgerFeed(client, ledger, time.time, own_pod=own_pod(), registry=registry)
+        service = SchedulerService(settings, client, ledger, feed, registry=registry)
         with stop_on_signals(stop):
             await feed.start()
             await service.start()
@@ -80,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             format="%(asctime)s %(levelname)s %(name)s %(message)s",
         )
         run(_serve(settings))
-    except (SchedulerError, DeviceError, ServingError) as error:
+    except (SchedulerError, DeviceError, ServingError, ConfigError) as error:
         print(f"scheduler: {error}", file=sys.stderr)
         return _BAD_INPUT
     except KubeError as error:

@@ -53,7 +53,7 @@ async def _serve(settings: Settings) -> None:
     registry = CollectorRegistry()
     access = await load_access(settings.kubeconfig)
     async with KubeClient(access, client_settings, registry=registry) as client:
-        feed = LedgerFeed(client, ledger, time.time, registry=registry)
+        feed = LedgerFeed(client, ledger, time.time, own_pod=own_pod(), registry=registry)
         service = WebhookService(settings, ledger, feed, registry=registry)
         with stop_on_signals(stop):
             await feed.start()
