@@ -112,7 +112,7 @@ def slotwise_arguments(line: str) -> list[str] | None:
 def commands() -> Iterator[tuple[str, tuple[str, ...]]]:
     for page in PAGES:
         lines = [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
-        lines += [code for code in coded(text_of(page)) if code.startswith("slotwise ") and "…" not in code]
+        lines += [code for code in sorted(coded(text_of(page))) if code.startswith("slotwise ") and "…" not in code]
         for line in lines:
             if "slotwise" in line and (arguments := slotwise_arguments(line)) is not None:
                 yield f"{page}: {' '.join(arguments)}", tuple(arguments)
