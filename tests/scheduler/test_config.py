@@ -169,6 +169,6 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert flag in shown
 
 
-def test_no_cluster_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([f"--kubeconfig={tmp_path / 'none'}"]) == 1
+def test_a_kubeconfig_that_is_not_there_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"--kubeconfig={tmp_path / 'none'}"]) == 2
     assert str(tmp_path / "none") in capsys.readouterr().err
