@@ -86,13 +86,13 @@ class Cluster:
         self.nodes = follow_nodes(self.client)
         self.kubelet = Kubelet(await backend.new_client(stack, "kubelet/lab"), self.pods, self.nodes)
         await backend.start_scheduler(stack, self.pods, self.nodes)
+        heartbeats = Heartbeats(self.client, self.nodes) if backend.borrowed else None
         for part in (self.nodes, self.pods, self.kubelet):
             await part.start()
             stack.push_async_callback(part.stop)
         self._session = await stack.enter_async_context(aiohttp.ClientSession())
         self._leftovers = Leftovers(self.client)
-        if backend.borrowed:
-            heartbeats = Heartbeats(self.client, self.nodes)
+        if heartbeats is not None:
             await heartbeats.start()
             stack.push_async_callback(heartbeats.stop)
             # Last in, first out: the kubelet still runs while its pods are deleted.

@@ -23,12 +23,14 @@ _DURATION_S: Final = 40
 
 
 class Heartbeats:
-    """Renews every node's Lease from `start` to `stop`."""
+    """Renews every node's Lease from `start` to `stop`. Follows `nodes`, which others start, later than this is made."""
 
     def __init__(self, client: KubeClient, nodes: Followed[SeenNode]) -> None:
         self._client = client
         self._nodes = nodes
         self._task: asyncio.Task[None] | None = None
+        self._appeared = asyncio.Event()
+        nodes.listen(self._node_changed)
 
     async def start(self) -> None:
         """Begin."""
@@ -41,31 +43,35 @@ class Heartbeats:
             with suppress(asyncio.CancelledError):
                 await self._task
 
+    def _node_changed(self, before: SeenNode | None, after: SeenNode | None) -> None:
+        if before is None:
+            self._appeared.set()
+
     async def _run(self) -> None:
         while True:
+            self._appeared.clear()
             for seen in list(self._nodes.objects.values()):
                 try:
                     await self._renew(seen)
                 except KubeError as error:
                     _log.warning("heartbeat of node %s: %s", seen.key, error)
-            await asyncio.sleep(_INTERVAL_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_INTERVAL_S):
+                    await self._appeared.wait()
 
     async def _renew(self, seen: SeenNode) -> None:
-        spec: JsonObject = {
-            "holderIdentity": seen.key,
-            "leaseDurationSeconds": _DURATION_S,
-            "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        # Owned by the node, so that it goes with it.
+        owner = {"apiVersion": "v1", "kind": "Node", "name": seen.key, "uid": seen.uid}
+        lease: JsonObject = {
+            "metadata": {"name": seen.key, "namespace": _NAMESPACE, "ownerReferences": [owner]},
+            "spec": {
+                "holderIdentity": seen.key,
+                "leaseDurationSeconds": _DURATION_S,
+                "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            },
         }
         try:
-            await self._client.merge_patch(LEASES, seen.key, {"spec": spec}, _NAMESPACE)
+            await self._client.merge_patch(LEASES, seen.key, lease, _NAMESPACE)
         except NotFound:
-            # Owned by the node, so that it goes with it.
-            owner = {"apiVersion": "v1", "kind": "Node", "name": seen.key, "uid": seen.uid}
-            metadata: JsonObject = {"name": seen.key, "namespace": _NAMESPACE, "ownerReferences": [owner]}
-            body: JsonObject = {
-                "apiVersion": "coordination.k8s.io/v1",
-                "kind": "Lease",
-                "metadata": metadata,
-                "spec": spec,
-            }
-            await self._client.create(LEASES, body, _NAMESPACE)
+            kind: JsonObject = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+            await self._client.create(LEASES, {**kind, **lease}, _NAMESPACE)

@@ -1,6 +1,7 @@
 """Fake nodes: Node objects that carry the registration a device plugin would publish."""
 
 from dataclasses import dataclass, field
+from typing import Final
 
 import orjson
 
@@ -9,6 +10,9 @@ from devices.kube.protocols import JsonObject
 from lab.names import CORES, COUNT, MEMORY, PERCENTAGE, REGISTRATION
 
 __all__ = ["CardSpec", "NodeSpec", "node_document", "uniform_nodes"]
+
+_LONGEST_LABEL: Final = 63
+"""A node's name may be longer; it is no label value then."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +73,14 @@ def node_document(spec: NodeSpec) -> JsonObject:
         MEMORY: str(sum(card.memory_mib for card in spec.cards)),
         PERCENTAGE: str(100 * len(spec.cards)),
     }
+    hostname = {"kubernetes.io/hostname": spec.name} if len(spec.name) <= _LONGEST_LABEL else {}
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
             "name": spec.name,
             "annotations": annotations,
-            "labels": {"kubernetes.io/hostname": spec.name, "gpu": "on", **spec.labels},
+            "labels": {**hostname, "gpu": "on", **spec.labels},
         },
         "status": {
             "capacity": resources,

@@ -1,0 +1,8 @@
+"""Tests on a real control plane run only where one was chosen; the others here need none."""
+
+from tests.cluster.fixtures import control_plane, pytest_runtest_makereport
+from tests.cluster.switch import chosen_minor
+
+__all__ = ["control_plane", "pytest_runtest_makereport"]
+
+collect_ignore = [] if chosen_minor() else ["test_control_plane.py", "test_main_job.py"]
