@@ -4,7 +4,7 @@ A card that cannot be used is left out with a reason; only a list that is no lis
 out ordered by (index, UUID), whatever order the plugin wrote them in.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -15,10 +15,12 @@ from devices.model import Card, MigProfile, Placement
 
 __all__ = [
     "CardList",
+    "Fields",
     "cordoned",
     "encode_text",
     "ordered",
     "parse_bool",
+    "read_cards",
     "read_json",
     "read_pair_scores",
     "read_text",
@@ -53,8 +55,11 @@ def ordered(cards: Iterable[Card]) -> tuple[Card, ...]:
     return tuple(sorted(cards, key=lambda card: (card.index, card.uuid)))
 
 
-class _Fields:
-    """One JSON object read as Go reads it: names in any case, absent and null alike, numbers whole."""
+class Fields:
+    """One JSON object read as Go reads it: names in any case, absent and null alike, numbers whole.
+
+    Every reading raises `RegistrationError` naming the field and what is accepted.
+    """
 
     def __init__(self, where: str, document: object) -> None:
         if not isinstance(document, dict):
@@ -118,10 +123,10 @@ def _kind(value: object) -> str:
 
 
 def _profile(where: str, document: object) -> MigProfile:
-    fields = _Fields(where, document)
+    fields = Fields(where, document)
     placements = []
     for position, item in enumerate(fields.items("placements")):
-        spot = _Fields(f"{where}.placements[{position}]", item)
+        spot = Fields(f"{where}.placements[{position}]", item)
         placements.append(Placement(spot.number("start", 0), spot.number("size", 1)))
     return MigProfile(
         fields.text("name"),
@@ -140,12 +145,11 @@ def _check_uuid(where: str, uuid: str) -> str:
     return uuid
 
 
-def _json_card(position: int, document: object, vendor: str) -> Card:
+def _json_card(position: int, fields: Fields, vendor: str) -> Card:
     where = f"card {position}"
-    fields = _Fields(where, document)
     profiles = [_profile(f"{where}: migProfiles[{i}]", item) for i, item in enumerate(fields.items("migProfiles"))]
     return Card(
-        uuid=_check_uuid(where, fields.text("id")),
+        uuid=fields.text("id"),
         vendor=vendor,
         index=fields.number("index", 0),
         slots=fields.number("count", 0),
@@ -175,6 +179,15 @@ def read_json(text: str, vendor: str) -> CardList:
 
     A malformed element is left out with its reason. Raises `RegistrationError` when the text is no JSON list or has no element.
     """
+    return read_cards(text, lambda position, fields: _json_card(position, fields, vendor))
+
+
+def read_cards(text: str, card: Callable[[int, Fields], Card]) -> CardList:
+    """Cards from a JSON list of objects of a family's own form; `card` reads one of them, given its position.
+
+    A malformed element is left out with its reason, and so is a card whose UUID the allocation text cannot hold. Raises
+    `RegistrationError` when the text is no JSON list or has no element.
+    """
     try:
         document = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -187,7 +200,9 @@ def read_json(text: str, vendor: str) -> CardList:
     problems: list[str] = []
     for position, item in enumerate(document):
         try:
-            cards.append(_json_card(position, item, vendor))
+            read = card(position, Fields(f"card {position}", item))
+            _check_uuid(f"card {position}", read.uuid)
+            cards.append(read)
         except RegistrationError as error:
             problems.append(str(error))
     return CardList(_distinct(cards, problems), tuple(problems))
@@ -271,7 +286,7 @@ def read_pair_scores(text: str) -> dict[str, dict[str, int]]:
         raise RegistrationError(f"the pair scores must be a JSON list, got {_kind(document)}")
     scores: dict[str, dict[str, int]] = {}
     for position, item in enumerate(document):
-        fields = _Fields(f"pair scores [{position}]", item)
+        fields = Fields(f"pair scores [{position}]", item)
         row: dict[str, int] = {}
         for peer, value in fields.mapping("score").items():
             if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _INT32:

@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
+from devices.errors import RegistrationError
 from devices.fit import Candidates, Check, Headroom, Refusal, Walk
 from devices.mig import is_mig
 from devices.model import Card, CardState, Charge, Entry, MigReservation, NodeState
@@ -18,7 +19,7 @@ from devices.node_lock import OWNED, LockFormat
 from devices.objects import Node, Pod
 from devices.quantity import Quantity
 from devices.reasons import Reason
-from devices.registration import CardList
+from devices.registration import CardList, read_json
 from devices.requests import NO_CLUSTER, Cluster, DeviceRequest, Resources, optional_whole
 from devices.selection import Selection, UuidKeys, selection_of
 
@@ -33,6 +34,7 @@ __all__ = [
     "Placed",
     "ScoreContext",
     "Vendor",
+    "json_registration",
     "plain_admission",
 ]
 
@@ -131,6 +133,15 @@ def plain_admission(vendor: "Vendor", container: Admission) -> bool:
 
 def _no_cards(vendor: "Vendor", node: Node) -> CardList:
     return CardList()
+
+
+def json_registration(vendor: "Vendor", node: Node) -> CardList:
+    """The cards in the JSON list of the vendor's first registration annotation. Raises `RegistrationError`."""
+    key = vendor.registration[0]
+    text = node.annotations.get(key)
+    if text is None:
+        raise RegistrationError(f"annotation {key} is missing")
+    return read_json(text, vendor.key)
 
 
 def _plain_wanted_memory(request: DeviceRequest, card: Card) -> int:
