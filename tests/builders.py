@@ -6,6 +6,7 @@ shape that no cluster sends.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -31,8 +32,9 @@ Document = dict[str, Any]
 
 
 def nvidia_config(**settings: object) -> DeviceConfig:
-    """The configuration with these keys in section `nvidia`, spelt as in the file: `nvidia_config(memoryFactor=2)`."""
-    return read(yaml.safe_dump({"nvidia": settings}))
+    """NVIDIA alone, with these keys in its section, spelt as in the file: `nvidia_config(memoryFactor=2)`."""
+    found = read(yaml.safe_dump({"nvidia": settings}))
+    return replace(found, vendors=tuple(vendor for vendor in found.vendors if vendor.key == "NVIDIA"))
 
 
 def nvidia(**settings: object) -> Vendor:

@@ -229,7 +229,7 @@ NO_JSON = {
 
 @pytest.mark.parametrize("text", NO_JSON.values(), ids=NO_JSON)
 def test_no_json(text: str) -> None:
-    with pytest.raises(AllocationError, match="^the MIG reservations cannot be read"):
+    with pytest.raises(AllocationError, match=r"^the MIG reservations cannot be read"):
         decode_mig(text)
 
 

@@ -12,6 +12,16 @@ from devices.requests import DeviceRequest
 from devices.vendor import Family, FamilySettings, Hooks, Vendor
 from devices.vendors import families
 
+NVIDIA = tuple(family for family in families() if family.section == "nvidia")
+
+
+@pytest.fixture(autouse=True)
+def nvidia_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other families read is theirs to test."""
+    monkeypatch.setattr(config, "families", lambda: NVIDIA)
+    monkeypatch.setattr(config, "OTHER_SECTIONS", frozenset({"hygon"}))
+
+
 FULL = """
 nvidia:
   resourceCountName: nvidia.com/gpu
@@ -206,8 +216,8 @@ def other(settings: OtherSettings) -> tuple[Vendor, ...]:
 
 
 @pytest.fixture
-def two_families(monkeypatch: pytest.MonkeyPatch) -> None:
-    both = (*families(), Family("other", OtherSettings, other))
+def two_families(nvidia_alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = (*NVIDIA, Family("other", OtherSettings, other))
     monkeypatch.setattr(config, "families", lambda: both)
 
 
@@ -221,6 +231,53 @@ def test_one_resource_for_two_families() -> None:
     with pytest.raises(ConfigError) as error:
         read("nvidia: {}\nother:\n  resourceName: nvidia.com/gpu\n")
     assert str(error.value) == "line 2: other: resource nvidia.com/gpu is used by both NVIDIA and Other"
+
+
+class Chip(FamilySettings, frozen=True):
+    """One entry of a section that is a list."""
+
+    resource_name: str
+
+
+class Chips(FamilySettings, frozen=True):
+    """A section that is a list."""
+
+    chips: list[Chip] = []
+
+
+@pytest.fixture
+def a_list_family(nvidia_alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(settings: Chips) -> tuple[Vendor, ...]:
+        return tuple(Vendor(key=chip.resource_name, count_resource=chip.resource_name) for chip in settings.chips)
+
+    monkeypatch.setattr(
+        config, "families", lambda: (Family("chips", Chips, build, list_field="chips", flag="chips"), *NVIDIA)
+    )
+
+
+@pytest.mark.usefixtures("a_list_family")
+def test_an_optional_family_is_built_where_it_is_enabled() -> None:
+    text = "chips:\n- resourceName: example.com/a\n- resourceName: example.com/b\n"
+    assert config.optional_families() == ("chips",)
+    assert [vendor.key for vendor in read(text).vendors] == ["NVIDIA"]
+    assert [vendor.key for vendor in read(text, ["chips"]).vendors] == ["NVIDIA", "example.com/a", "example.com/b"]
+    assert [vendor.key for vendor in read("chips:\n", ["chips"]).vendors] == ["NVIDIA"]
+
+
+@pytest.mark.usefixtures("a_list_family")
+def test_lines_and_keys_of_a_section_that_is_a_list() -> None:
+    found = read("chips:\n- resourceName: a\n  odd: 1\n")
+    assert found.warnings == ("line 3: unknown key chips[0].odd has no effect; known are resourceName",)
+    for text, problem in {
+        "chips:\n- resourceName: a\n- {}\n": "line 3: chips[1]: Object missing required field `resourceName`",
+        "chips:\n- 5\n": "line 2: chips[0]: Expected `object`, got `int`",
+        "chips: 5\n": "line 1: chips: Expected `array`, got `int`",
+        "chips:\n- resourceName: 5\n": "line 2: chips[0].resourceName: Expected `str`, got `int`",
+        "chips:\n- true: 5\n": "line 2: chips[0]: key True must be text, such as 'memoryFactor'",
+    }.items():
+        with pytest.raises(ConfigError) as error:
+            read(text)
+        assert str(error.value) == problem
 
 
 @pytest.mark.usefixtures("two_families")

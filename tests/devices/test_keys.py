@@ -58,12 +58,12 @@ def test_bad_keys_are_named(key: str) -> None:
 
 def test_capitals_in_a_prefix_pass_for_annotations_alone() -> None:
     check_binding_metadata([("Hami.io/a", "")], [])
-    with pytest.raises(BindingMetadataError, match="label key 'Hami.io/a'"):
+    with pytest.raises(BindingMetadataError, match=r"label key 'Hami\.io/a'"):
         check_binding_metadata([], [("Hami.io/a", "")])
 
 
 def test_a_label_value_that_no_later_write_would_pass() -> None:
-    with pytest.raises(BindingMetadataError, match="^label hami.io/vgpu-node: 'n{70}' is no label value"):
+    with pytest.raises(BindingMetadataError, match=r"^label hami.io/vgpu-node: 'n{70}' is no label value"):
         check_binding_metadata([], [("hami.io/vgpu-node", "n" * 70)])
 
 

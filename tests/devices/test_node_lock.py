@@ -71,7 +71,7 @@ def test_malformed(text: str, problem: str) -> None:
     ],
 )
 def test_times_that_no_calendar_has(text: str) -> None:
-    with pytest.raises(LockError, match="^malformed lock time"):
+    with pytest.raises(LockError, match=r"^malformed lock time"):
         parse(text)
 
 

@@ -63,7 +63,7 @@ def asks(*containers: dict[str, Any], init: Sequence[dict[str, Any]] = (), **set
     return pod_request(pod(*containers, init=init), [nvidia(**settings)])
 
 
-def gpu(**limits: object) -> dict[str, Any]:
+def gpu(**limits: Any) -> dict[str, Any]:
     return container_document("c", **limits)
 
 

@@ -85,7 +85,7 @@ def test_mig_profiles() -> None:
     assert bare.mig_profiles == (MigProfile("1g.5gb", 0, 0, 0, (Placement(0, 1),)),)
 
 
-MALFORMED_CARDS = {
+MALFORMED_CARDS: dict[str, tuple[Any, str]] = {
     "a null element crashed the reader": (None, "card 1: expected an object, got null"),
     "a list": ([], "card 1: expected an object, got a list"),
     "text": ("GPU-b", "card 1: expected an object, got text"),
@@ -191,7 +191,7 @@ def test_separators_alone_are_zero_cards_and_no_error(text: str) -> None:
 
 
 def test_no_separator_at_all() -> None:
-    with pytest.raises(RegistrationError, match="^node annotation missing device separator$"):
+    with pytest.raises(RegistrationError, match=r"^node annotation missing device separator$"):
         read_text("GPU-a,10,7680,100,P4,0,true", "NVIDIA")
 
 

@@ -89,7 +89,8 @@ def test_the_same_tenant_weighs_a_quarter_on_four_cards() -> None:
 
 @pytest.mark.parametrize("field", ["slots", "cores", "memory_mib"])
 def test_a_node_without_one_of_them_scores_0(field: str) -> None:
-    assert node_score([card_state("GPU-a", (1, 1, 1), **{field: 0})]) == 0
+    without: dict[str, Any] = {field: 0}
+    assert node_score([card_state("GPU-a", (1, 1, 1), **without)]) == 0
     assert node_score([]) == 0
 
 

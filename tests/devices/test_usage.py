@@ -2,15 +2,15 @@
 
 import pytest
 
-from devices.model import NO_CHARGE, Allocation, Card, CardState, Charge, MigReservation, Placement
+from devices.model import NO_CHARGE, Allocation, Card, CardState, Charge, Entry, MigReservation, Placement
 from devices.requests import Role
 from devices.usage import Hold, Tenancy, card_states, charge_of, holds_of, init_done, peak
 from tests.builders import card, container_document, entry, mig_card, nvidia, pod
 
-I, S, A = Role.INIT, Role.SIDECAR, Role.APP
+INI, SID, APP = Role.INIT, Role.SIDECAR, Role.APP
 
 
-def on(uuid: str, memory_mib: int, cores: int = 0) -> tuple[object, ...]:
+def on(uuid: str, memory_mib: int, cores: int = 0) -> tuple[Entry, ...]:
     return (entry(uuid, memory_mib, cores),)
 
 
@@ -18,55 +18,55 @@ Lives = tuple[tuple[Role, ...], Allocation, dict[str, tuple[int, int, int]], dic
 
 LIVES: dict[str, Lives] = {
     "init and app on one card: the larger, then the app": (
-        (I, A),
+        (INI, APP),
         (on("G", 20000, 10), on("G", 10000, 5)),
         {"G": (1, 20000, 10)},
         {"G": (1, 10000, 5)},
     ),
     "memory, cores and slots are maximised each for itself": (
-        (I, A, A),
+        (INI, APP, APP),
         (on("A", 8000, 30), on("A", 3000, 10), on("A", 4000, 10)),
         {"A": (2, 8000, 30)},
         {"A": (2, 7000, 20)},
     ),
     "init on two cards, apps on one of them and a third": (
-        (I, I, A, A),
+        (INI, INI, APP, APP),
         (on("A", 8000), on("B", 8000), on("A", 3000), on("C", 4000)),
         {"A": (1, 8000, 0), "B": (1, 8000, 0), "C": (1, 4000, 0)},
         {"A": (1, 3000, 0), "C": (1, 4000, 0)},
     ),
     "the lost position made a running app vanish": (
-        (I, A),
+        (INI, APP),
         ((), on("GPU-a", 4000, 10)),
         {"GPU-a": (1, 4000, 10)},
         {"GPU-a": (1, 4000, 10)},
     ),
     "a sidecar was peak-counted": (
-        (S, A),
+        (SID, APP),
         (on("G", 4000), on("G", 4000)),
         {"G": (2, 8000, 0)},
         {"G": (2, 8000, 0)},
     ),
     "init, sidecar and app": (
-        (I, S, A),
+        (INI, SID, APP),
         (on("G", 20000), on("G", 2000), on("G", 10000)),
         {"G": (2, 22000, 0)},
         {"G": (2, 12000, 0)},
     ),
     "two instances of one card in one init container were counted as one": (
-        (I, A),
+        (INI, APP),
         ((*on("M", 9984, 29), *on("M", 9984, 29)), on("M", 4864, 15)),
         {"M": (2, 19968, 58)},
         {"M": (1, 4864, 15)},
     ),
     "an app with two cards": (
-        (A,),
+        (APP,),
         ((*on("A", 5), *on("B", 5)),),
         {"A": (1, 5, 0), "B": (1, 5, 0)},
         {"A": (1, 5, 0), "B": (1, 5, 0)},
     ),
-    "init containers alone": ((I,), (on("A", 5, 1),), {"A": (1, 5, 1)}, {}),
-    "no cards": ((I, A), ((), ()), {}, {}),
+    "init containers alone": ((INI,), (on("A", 5, 1),), {"A": (1, 5, 1)}, {}),
+    "no cards": ((INI, APP), ((), ()), {}, {}),
 }
 
 
@@ -86,25 +86,25 @@ Charges = tuple[tuple[Role, ...], Allocation, Charge, Charge]
 
 CHARGES: dict[str, Charges] = {
     "init containers on two cards were summed": (
-        (I, I, A, A),
+        (INI, INI, APP, APP),
         (on("A", 8000), on("B", 8000), on("A", 3000), on("C", 4000)),
         Charge(8000, 0, 2),
         Charge(7000, 0, 2),
     ),
     "two small ones one after the other": (
-        (I, I, A),
+        (INI, INI, APP),
         (on("A", 1000), on("B", 1000), on("A", 500)),
         Charge(1000, 0, 1),
         Charge(500, 0, 1),
     ),
     "one init container over two cards": (
-        (I, A, A),
+        (INI, APP, APP),
         ((*on("A", 8000), *on("B", 8000)), on("A", 3000), on("C", 4000)),
         Charge(16000, 0, 2),
         Charge(7000, 0, 2),
     ),
     "sidecar beside everything": (
-        (I, S, A),
+        (INI, SID, APP),
         (on("A", 20000, 5), on("B", 2000, 7), on("C", 10000, 9)),
         Charge(22000, 16, 2),
         Charge(12000, 16, 2),
@@ -122,9 +122,9 @@ def test_what_a_pod_costs_is_its_peak(
 
 def test_charges_are_apart_by_vendor_and_holds_too() -> None:
     both = ((entry("X", 5), entry("X", 7, vendor="DCU")),)
-    assert charge_of(both, (A,), False, nvidia().price) == {"DCU": Charge(7, 0, 1), "NVIDIA": Charge(5, 0, 1)}
-    assert holds_of(both, (A,), False) == {("DCU", "X"): Hold(1, 7), ("NVIDIA", "X"): Hold(1, 5)}
-    assert charge_of(((),), (A,), False, nvidia().price) == {}
+    assert charge_of(both, (APP,), False, nvidia().price) == {"DCU": Charge(7, 0, 1), "NVIDIA": Charge(5, 0, 1)}
+    assert holds_of(both, (APP,), False) == {("DCU", "X"): Hold(1, 7), ("NVIDIA", "X"): Hold(1, 5)}
+    assert charge_of(((),), (APP,), False, nvidia().price) == {}
 
 
 def test_peak_of_nothing() -> None:
