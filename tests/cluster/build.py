@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.cluster.switch import chosen_minor
+
 __all__ = [
     "DEFAULT_MINOR",
     "BuildError",
@@ -240,15 +242,16 @@ def _say(text: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Build the minors named, or the newest."""
+    """Build the minors named, else the one that `SLOTWISE_CLUSTER` names, else the newest."""
+    wanted = arguments or [chosen_minor() or DEFAULT_MINOR]
     try:
-        for minor in arguments or [DEFAULT_MINOR]:
+        for minor in wanted:
             kubernetes(minor)
     except BuildError as error:
         _say(str(error))
         return _BAD_INPUT
     try:
-        for minor in arguments or [DEFAULT_MINOR]:
+        for minor in wanted:
             print(build(minor, cache_folder(os.environ)).apiserver.parent)
     except NoGoError as error:
         _say(str(error))
