@@ -29,7 +29,7 @@ def test_all_areas_are_here() -> None:
     assert Counter(str(Path(name).parent) for name in SCENARIOS) == {
         "bind": 16,
         "containers": 25,
-        "fixed": 35,
+        "fixed": 37,
         "lifecycle": 15,
         "mig": 23,
         "node-choice": 20,
@@ -38,6 +38,9 @@ def test_all_areas_are_here() -> None:
         "nvidia-fit": 57,
         "nvidia-policy": 95,
         "quota": 29,
+        "vendors/awsneuron": 7,
+        "vendors/kunlun": 10,
+        "vendors/kunlun-vxpu": 7,
         "vendors/vastai": 5,
     }
 

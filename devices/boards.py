@@ -1,0 +1,62 @@
+"""Boards of eight cards in two wings of four, each card linked within its wing and with its counterpart in the other.
+
+Cards in index order form boards; places are counted within a board. A choice wastes as little as it can: a wing that comes out
+exactly, then a wing with cards to spare, then linked cards of both wings.
+"""
+
+from collections.abc import Iterable, Set
+from itertools import permutations
+from types import MappingProxyType
+
+__all__ = ["BOARD", "loose_ends", "on_board"]
+
+BOARD = 8
+_WING = 4
+_COUNTERPARTS = frozenset(frozenset({place, place + _WING}) for place in range(_WING))
+_SQUARES = ((0, 1, 4, 5), (2, 3, 6, 7), (0, 2, 4, 6), (1, 3, 5, 7), (0, 3, 4, 7), (1, 2, 5, 6))
+"""Four cards of both wings with all their links, in the order they are tried."""
+_BEST_SIZES = MappingProxyType({1: (1, 3, 2, 4), 2: (2, 3, 4), 4: (4,)})
+"""By number of cards asked: how many free cards a wing should have to give them, best first."""
+
+
+def on_board(free: Set[int], count: int) -> tuple[int, ...]:
+    """The places of one board that `count` cards come from, in order; empty when there is no choice (HAMi v2.10 Kunlun, selection).
+
+    Worked: place 0 taken, two cards are 1 and 2, four are 4 to 7; 0 and 7 taken, four are 1, 2, 5, 6.
+    """
+    if count == BOARD:
+        return tuple(range(BOARD)) if len(free) == BOARD else ()
+    left = sorted(place for place in free if place < _WING)
+    right = sorted(place for place in free if place >= _WING)
+    for size in _BEST_SIZES.get(count, ()):
+        for wing in (left, right):
+            if len(wing) == size:
+                return tuple(wing[:count])
+    if count == 2:
+        pairs = permutations(sorted(free), 2)
+        return next((pair for pair in pairs if frozenset(pair) in _COUNTERPARTS), ())
+    return _square(free) if count == len(_SQUARES[0]) else ()
+
+
+def _square(free: Set[int]) -> tuple[int, ...]:
+    """Of six free cards the two that remain should be linked."""
+    inside = [square for square in _SQUARES if set(square) <= free]
+    if not inside:
+        return ()
+    if len(free) < 6:
+        return inside[0]
+    linked = (square for square in inside if _linked(free - set(square)))
+    return next(linked, inside[-1])
+
+
+def _linked(pair: Set[int]) -> bool:
+    return pair in _COUNTERPARTS or len({place < _WING for place in pair}) == 1
+
+
+def loose_ends(taken: Iterable[int]) -> int:
+    """How broken up the taken places leave a board: 0 for both wings full, 2 for each wing with a lone card; 1 when idle."""
+    places = set(taken)
+    if not places:
+        return 1
+    left = sum(place < _WING for place in places)
+    return sum({_WING: 0, 1: 2}.get(wing, 1) for wing in (left, len(places) - left))
