@@ -67,7 +67,7 @@ def cards(draw: st.DrawFn, name: str, number: int) -> Card:
     """A card that says which node it is on: small, slotless, sick, scaled or MIG now and then."""
     uuid = f"{name}-{number}"
     fields: dict[str, Any] = {"index": number, "numa": draw(st.integers(0, 1))}
-    kind = draw(st.sampled_from(("T4", "T4", "T4", "small", "sick", "full", "scaled", "mig")))
+    kind = draw(st.sampled_from(("T4", "T4", "small", "sick", "full", "full", "scaled", "mig")))
     if kind == "mig":
         return mig_card(uuid, **fields)
     kinds: dict[str, dict[str, Any]] = {
@@ -111,6 +111,6 @@ def steps(draw: st.DrawFn, whats: tuple[str, ...]) -> Step:
         draw(pods()),
         draw(nodes()),
         names,
-        draw(st.sampled_from((0, 1000, 9000, 20000, 60000))),
+        draw(st.sampled_from((0, 1000, 9000, 15000, 20000, 60000))),
         draw(st.sampled_from((0.0, 1.0, 40.0, 700.0))),
     )

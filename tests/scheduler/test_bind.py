@@ -406,6 +406,7 @@ class TestLostReply:
 
     async def test_where_the_caller_cannot_wait_so_long(self) -> None:
         world, asked, task = await self.begin(after=True, deadline_s=NOW_S + 5)
+        assert task.done()
         assert await task == "the outcome of binding pod default/a to node n1 is not known yet"
         assert world.api.calls.count("get_pod") == 0
         await world.clock.advance(4.9)
