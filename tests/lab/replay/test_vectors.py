@@ -29,7 +29,7 @@ def test_all_areas_are_here() -> None:
     assert Counter(str(Path(name).parent) for name in SCENARIOS) == {
         "bind": 16,
         "containers": 25,
-        "fixed": 37,
+        "fixed": 38,
         "lifecycle": 15,
         "mig": 23,
         "node-choice": 20,
@@ -41,6 +41,8 @@ def test_all_areas_are_here() -> None:
         "vendors/awsneuron": 7,
         "vendors/kunlun": 10,
         "vendors/kunlun-vxpu": 7,
+        "vendors/metax-gpu": 5,
+        "vendors/metax-sgpu": 9,
         "vendors/vastai": 5,
     }
 
