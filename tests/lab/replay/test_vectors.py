@@ -29,7 +29,7 @@ def test_all_areas_are_here() -> None:
     assert Counter(str(Path(name).parent) for name in SCENARIOS) == {
         "bind": 16,
         "containers": 25,
-        "fixed": 38,
+        "fixed": 40,
         "lifecycle": 15,
         "mig": 23,
         "node-choice": 20,
@@ -38,6 +38,7 @@ def test_all_areas_are_here() -> None:
         "nvidia-fit": 57,
         "nvidia-policy": 95,
         "quota": 29,
+        "vendors/ascend": 13,
         "vendors/awsneuron": 7,
         "vendors/kunlun": 10,
         "vendors/kunlun-vxpu": 7,
@@ -156,7 +157,6 @@ FAULTS = {
     "unknown flag": (("flags",), {"colour": "red"}, "unknown key colour"),
     "unknown section": (("device_config",), {"gpus": {}}, "section gpus has no effect"),
     "unknown key of a section": (("device_config",), {"nvidia": {"x": 1}}, "unknown key nvidia.x"),
-    "flag of a family not built": (("flags",), {"enable-ascend": True}, "family is not in this version"),
     "unreadable duration": (("flags",), {"node-lock-timeout": "soon"}, "is not a duration"),
     "unknown step": (("steps", 0), {"reboot": {}}, "unknown step reboot"),
     "two kinds in a step": (("steps", 0), {"put_pod": pod(), "put_node": NODE}, "unknown step put_pod, put_node"),
@@ -189,6 +189,14 @@ def test_what_cannot_be_played_is_an_error(
 ) -> None:
     with pytest.raises(ReplayError, match=text):
         play(read_scenario(set_at(story(), path, value), "story"), runner)
+
+
+def test_a_flag_of_a_family_that_is_not_built_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, runner: asyncio.Runner
+) -> None:
+    monkeypatch.setattr("lab.replay.player.optional_families", lambda: ())
+    with pytest.raises(ReplayError, match="family is not in this version"):
+        play(read_scenario(set_at(story(), ("flags",), {"enable-ascend": True}), "story"), runner)
 
 
 def test_the_recording_holds_what_came(runner: asyncio.Runner) -> None:
