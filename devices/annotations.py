@@ -20,7 +20,7 @@ _FIELDS = 4
 def encode(allocation: Allocation, vendor: str) -> str:
     """The text of one vendor, e.g. `;GPU-a,NVIDIA,1000,0:;` for a plain container and then one with a card."""
     return "".join(
-        "".join(f"{e.uuid},{e.vendor},{e.memory_mib},{e.cores}:" for e in entries if e.vendor == vendor) + ";"
+        "".join(f"{e.uuid},{e.kind or e.vendor},{e.memory_mib},{e.cores}:" for e in entries if e.vendor == vendor) + ";"
         for entries in allocation
     )
 

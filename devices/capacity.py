@@ -7,25 +7,54 @@ from devices.model import Card
 from devices.objects import Node
 from devices.quantity import whole
 from devices.registration import CardList
+from devices.vendor import Vendor
 
-__all__ = ["MOST_CARDS", "capacity_of", "numbered_cards"]
+__all__ = ["MOST_CARDS", "capacity_of", "numbered_cards", "split_by_compute"]
 
 MOST_CARDS = 1024
 """More cards than any node has; a larger number is a mistake that would cost memory."""
 
 
 def capacity_of(node: Node, resource: str) -> int:
-    """The node's capacity of a resource, 0 where it has none. Raises `RegistrationError` for what is no count of cards."""
+    """The node's capacity of a resource, 0 where it has none. Raises `RegistrationError` for what is no whole number."""
     value = node.capacity.get(resource, 0) if resource else 0
     try:
         count = whole(value)
     except QuantityError as error:
         raise RegistrationError(f"capacity {resource}: {error}") from error
-    if not 0 <= count <= MOST_CARDS:
-        raise RegistrationError(f"capacity {resource} is {count}, accepted are 0 to {MOST_CARDS}")
+    if count < 0:
+        raise RegistrationError(f"capacity {resource} is {count}, accepted is 0 or more")
     return count
+
+
+def _cards(resource: str, number: int, card: Callable[[int], Card]) -> CardList:
+    if number > MOST_CARDS:
+        raise RegistrationError(f"capacity {resource} makes {number} cards, accepted are 0 to {MOST_CARDS}")
+    return CardList(tuple(card(index) for index in range(number)))
 
 
 def numbered_cards(node: Node, resource: str, card: Callable[[int], Card]) -> CardList:
     """`card(0)`, `card(1)` … for as many as the node's capacity of `resource`; none where it has none."""
-    return CardList(tuple(card(index) for index in range(capacity_of(node, resource))))
+    return _cards(resource, capacity_of(node, resource), card)
+
+
+def split_by_compute(name: str, slots: int, cores: int) -> Callable[[Vendor, Node], CardList]:
+    """A `read_node` hook: a card for every `cores` units of compute that the node has, its memory split evenly.
+
+    Worked: 400 units of compute in cards of 100 and 384 units of memory of 256 MiB are four cards of 24576 MiB.
+    """
+
+    def read(vendor: Vendor, node: Node) -> CardList:
+        compute = capacity_of(node, vendor.core_resource)
+        if not compute:
+            return CardList()
+        memory = capacity_of(node, vendor.memory_resource) * vendor.memory_factor * cores // compute
+        return _cards(
+            vendor.core_resource,
+            -(-compute // cores),
+            lambda index: Card(
+                f"{node.name}-{name}-{index}", vendor.key, index, slots, memory, cores, vendor.key, healthy=True
+            ),
+        )
+
+    return read

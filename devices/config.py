@@ -16,16 +16,9 @@ __all__ = ["OTHER_SECTIONS", "DeviceConfig", "default_config", "load", "optional
 
 OTHER_SECTIONS = frozenset(
     {
-        "amd",
         "awsneuron",
-        "biren",
-        "cambricon",
-        "enflame",
-        "hygon",
-        "iluvatars",
         "kunlun",
         "metax",
-        "mthreads",
         "vastai",
         "vnpus",
     }

@@ -15,6 +15,7 @@ from devices.requests import DeviceRequest
 from devices.selection import Selection
 
 __all__ = [
+    "STANDARD_CHECKS",
     "Candidates",
     "Check",
     "Family",
@@ -29,6 +30,7 @@ __all__ = [
     "enough_memory",
     "free_slot",
     "healthy",
+    "idle",
     "idle_for_exclusive_policy",
     "idle_for_whole_compute",
     "not_cordoned",
@@ -152,6 +154,11 @@ def idle_for_exclusive_policy(state: CardState, walk: Walk) -> Reason | None:
     return Reason.EXCLUSIVE_CONFLICT if "mutex" in walk.policies and state.used_slots > 0 else None
 
 
+def idle(state: CardState, walk: Walk) -> Reason | None:
+    """The card has no tenant at all."""
+    return Reason.EXCLUSIVE_CONFLICT if state.used_slots > 0 else None
+
+
 def enough_memory(state: CardState, walk: Walk) -> Reason | None:
     """Free memory covers what is wanted of this card: 15360 MiB with 13000 in use has no room for 3000."""
     wanted = walk.family.wanted_memory(walk.request, state.card)
@@ -203,6 +210,21 @@ def within_quota(state: CardState, walk: Walk) -> Reason | None:
     others = smallest([family.price(entry) for entry in walk.before], walk.request.count - 1)
     charge = walk.spent + family.price(family.entry(state, walk)) + others
     return None if walk.headroom.admits(charge) else Reason.QUOTA_NOT_FIT
+
+
+STANDARD_CHECKS: tuple[Check, ...] = (
+    healthy,
+    right_type,
+    right_uuid,
+    free_slot,
+    idle_for_exclusive_policy,
+    within_quota,
+    enough_memory,
+    enough_cores,
+    idle_for_whole_compute,
+    compute_left,
+)
+"""What most families ask of a card that is shared by memory and compute."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,8 @@ class Entry:
     cores: int
     profile: str = ""
     placement: Placement | None = None
+    kind: str = ""
+    """What stands for the vendor key in the allocation text, where a family writes something else."""
     slots: int = 1
     """Tenants that it counts as on its card; slices of a sliced card."""
     quota_cores: int | None = None

@@ -17,6 +17,7 @@ __all__ = [
     "CardList",
     "Fields",
     "cordoned",
+    "distinct",
     "encode_text",
     "ordered",
     "parse_bool",
@@ -69,6 +70,7 @@ class Fields:
         self._values = {name.lower(): value for name, value in document.items() if value is not None}
 
     def text(self, name: str) -> str:
+        """Text, empty when absent."""
         value = self._values.get(name.lower())
         if value is None:
             return ""
@@ -77,6 +79,7 @@ class Fields:
         return value
 
     def number(self, name: str, low: int = -_INT32 - 1, high: int = _INT32) -> int:
+        """A whole number, 0 when absent."""
         value = self._values.get(name.lower(), 0)
         if isinstance(value, bool) or not isinstance(value, int):
             raise RegistrationError(f"{self._where}: field {name!r} must be a whole number, got {_kind(value)}")
@@ -85,6 +88,7 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
+        """A boolean, false when absent."""
         value = self._values.get(name.lower())
         if value is None:
             return False
@@ -93,6 +97,7 @@ class Fields:
         return value
 
     def items(self, name: str) -> list[object]:
+        """A list, empty when absent."""
         value = self._values.get(name.lower())
         if value is None:
             return []
@@ -101,6 +106,7 @@ class Fields:
         return value
 
     def mapping(self, name: str) -> Mapping[str, object]:
+        """An object, empty when absent."""
         value = self._values.get(name.lower())
         if value is None:
             return MappingProxyType({})
@@ -164,7 +170,8 @@ def _json_card(position: int, fields: Fields, vendor: str) -> Card:
     )
 
 
-def _distinct(cards: Iterable[Card], problems: list[str]) -> tuple[Card, ...]:
+def distinct(cards: Iterable[Card], problems: list[str]) -> tuple[Card, ...]:
+    """The cards in their order, each UUID once; what is left out goes to `problems`."""
     seen: dict[str, Card] = {}
     for card in cards:
         if card.uuid in seen:
@@ -205,7 +212,7 @@ def read_cards(text: str, card: Callable[[int, Fields], Card]) -> CardList:
             cards.append(read)
         except RegistrationError as error:
             problems.append(str(error))
-    return CardList(_distinct(cards, problems), tuple(problems))
+    return CardList(distinct(cards, problems), tuple(problems))
 
 
 def _text_number(name: str, text: str) -> int:
@@ -265,7 +272,7 @@ def read_text(text: str, vendor: str) -> CardList:
                 cards.append(_text_card(segment, vendor))
             except RegistrationError as error:
                 problems.append(str(error))
-    return CardList(_distinct(cards, problems), tuple(problems))
+    return CardList(distinct(cards, problems), tuple(problems))
 
 
 def encode_text(cards: Iterable[Card]) -> str:

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import ceil
 from typing import Protocol
 
 from devices.errors import MalformedValue, QuantityError
 from devices.model import Card
 from devices.objects import Container, Pod
-from devices.quantity import Quantity, whole
+from devices.quantity import Quantity, parse, whole
 
 __all__ = [
     "NO_CLUSTER",
@@ -19,6 +20,8 @@ __all__ = [
     "PodRequest",
     "Resources",
     "Role",
+    "limits_alone",
+    "optional_rounded",
     "optional_whole",
     "pod_request",
     "read_resources",
@@ -120,6 +123,11 @@ def read_resources(container: Mapping[str, object]) -> Resources:
     return _Plain(name if isinstance(name, str) else "", lists[0], lists[1])
 
 
+def limits_alone(container: Resources) -> Resources:
+    """The container as families see it that do not look at requests."""
+    return _Plain(container.name, container.limits, {})
+
+
 def optional_whole(container: Resources, resource: str, low: int, high: int) -> int | None:
     """The whole-number value of a resource: from limits, else from requests, None when it is in neither (or has no name).
 
@@ -144,6 +152,24 @@ def optional_whole(container: Resources, resource: str, low: int, high: int) -> 
             f"invalid {resource} value {shown} in container {container.name}: must be an integer between {low} and {high}"
         )
     return number
+
+
+def optional_rounded(container: Resources, resource: str, low: int, high: int) -> int | None:
+    """As `optional_whole`, for families whose plugin rounds up: `1500m` is 2."""
+    if not resource:
+        return None
+    value = container.limits.get(resource, container.requests.get(resource))
+    if value is None:
+        return None
+    try:
+        rounded = ceil(parse(value))
+    except QuantityError:
+        rounded = low - 1
+    if not low <= rounded <= high:
+        raise MalformedValue(
+            f"invalid {resource} value {value} in container {container.name}: must be a number between {low} and {high}"
+        )
+    return rounded
 
 
 def _shown(value: Quantity) -> str:

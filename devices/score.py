@@ -67,6 +67,11 @@ def _part(used: int, total: int) -> float:
     return single(single(used) / single(total))
 
 
+def _share(total: int, percent: int) -> int:
+    """Rounded towards zero: a family marks a request with -1 %."""
+    return total * percent // 100 if percent > 0 else -(total * -percent // 100)
+
+
 def card_score(state: CardState, weights: Weights, requests: Iterable[DeviceRequest]) -> float:
     """10 × (slots + compute + memory in use, each as a share, each with its weight); 0 for a card without any of them.
 
@@ -81,7 +86,7 @@ def card_score(state: CardState, weights: Weights, requests: Iterable[DeviceRequ
         if request.vendor == card.model:
             slots += 1
             cores += request.cores
-            memory += card.memory_mib * request.percentage // 100 if request.percentage else request.memory_mib
+            memory += _share(card.memory_mib, request.percentage) if request.percentage else request.memory_mib
     terms = (
         single(_part(slots, card.slots) * single(weights.slot)),
         single(_part(cores, card.cores) * single(weights.core)),

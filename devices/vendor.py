@@ -12,14 +12,14 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from devices.errors import RegistrationError
-from devices.fit import Candidates, Check, Headroom, Refusal, Walk
+from devices.fit import STANDARD_CHECKS, Candidates, Check, Headroom, Refusal, Walk
 from devices.mig import is_mig
 from devices.model import Card, CardState, Charge, Entry, MigReservation, NodeState
 from devices.node_lock import OWNED, LockFormat
 from devices.objects import Node, Pod
 from devices.quantity import Quantity
 from devices.reasons import Reason
-from devices.registration import CardList, read_json
+from devices.registration import CardList, read_json, read_text
 from devices.requests import NO_CLUSTER, Cluster, DeviceRequest, Resources, optional_whole
 from devices.selection import Selection, UuidKeys, selection_of
 
@@ -35,7 +35,9 @@ __all__ = [
     "ScoreContext",
     "Vendor",
     "json_registration",
+    "no_memory",
     "plain_admission",
+    "text_registration",
 ]
 
 INT32 = 2**31 - 1
@@ -137,15 +139,28 @@ def _no_cards(vendor: "Vendor", node: Node) -> CardList:
 
 def json_registration(vendor: "Vendor", node: Node) -> CardList:
     """The cards in the JSON list of the vendor's first registration annotation. Raises `RegistrationError`."""
-    key = vendor.registration[0]
+    return read_json(_registered(node, vendor.registration[0]), vendor.key)
+
+
+def text_registration(vendor: "Vendor", node: Node) -> CardList:
+    """The cards in the text list of the vendor's first registration annotation. Raises `RegistrationError`."""
+    return read_text(_registered(node, vendor.registration[0]), vendor.key)
+
+
+def _registered(node: Node, key: str) -> str:
     text = node.annotations.get(key)
     if text is None:
         raise RegistrationError(f"annotation {key} is missing")
-    return read_json(text, vendor.key)
+    return text
 
 
 def _plain_wanted_memory(request: DeviceRequest, card: Card) -> int:
     return request.memory_on(card.memory_mib)
+
+
+def no_memory(request: DeviceRequest, card: Card) -> int:
+    """For `wanted_memory`: the family shares its cards by other things, whatever memory they register."""
+    return 0
 
 
 def _plain_entry(vendor: "Vendor", state: CardState, walk: Walk) -> Entry:
@@ -281,7 +296,7 @@ class Vendor:
     """What must hold of a card when a reservation on it is bound."""
     score_is_neutral: bool = False
     """The family's score counts 10,000 fold and always in favour of the node, under `spread` as well."""
-    checks: tuple[Check, ...] = ()
+    checks: tuple[Check, ...] = STANDARD_CHECKS
     """The questions asked of every card, in this order; the first refusal counts."""
 
     @property

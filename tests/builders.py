@@ -37,9 +37,16 @@ def nvidia_config(**settings: object) -> DeviceConfig:
     return replace(found, vendors=tuple(vendor for vendor in found.vendors if vendor.key == "NVIDIA"))
 
 
+def vendor_of(config: DeviceConfig, key: str) -> Vendor:
+    """One vendor of a configuration."""
+    found = config.vendor(key)
+    assert found is not None, key
+    return found
+
+
 def nvidia(**settings: object) -> Vendor:
     """The NVIDIA vendor of that configuration."""
-    return nvidia_config(**settings).vendors[0]
+    return vendor_of(nvidia_config(**settings), "NVIDIA")
 
 
 # Cards

@@ -17,8 +17,7 @@ from devices.model import Card, CardState, Entry
 from devices.objects import Node
 from devices.reasons import Reason
 from devices.registration import CardList
-from devices.requests import DeviceRequest
-from devices.vendor import WHOLE, Bound, Family, FamilySettings, Hooks, ScoreContext, Vendor, json_registration
+from devices.vendor import WHOLE, Bound, Family, FamilySettings, Hooks, ScoreContext, Vendor, json_registration, no_memory
 from devices.zones import from_largest_zones, share_of_largest_zones
 
 __all__ = ["FAMILY"]
@@ -52,10 +51,6 @@ def _die_aic(card: Card) -> str | None:
 def _hands_out_dies(walk: Walk) -> bool:
     """One card decides for the node: the last of the list, which the walk takes from its end."""
     return bool(walk.cards) and _is_die(walk.cards[-1].card)
-
-
-def _no_memory(request: DeviceRequest, card: Card) -> int:
-    return 0
 
 
 def _idle_physical_card(state: CardState, walk: Walk) -> Reason | None:
@@ -94,7 +89,7 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
             checks=(healthy, right_uuid, free_slot, idle_for_exclusive_policy, _idle_physical_card, within_quota),
             hooks=Hooks(
                 read_node=_read_node,
-                wanted_memory=_no_memory,
+                wanted_memory=no_memory,
                 collects_all=_hands_out_dies,
                 choose=_choose,
                 score=_score,

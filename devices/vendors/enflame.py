@@ -1,0 +1,286 @@
+"""Enflame GCUs: whole cards (`GCU`), counted from the node's capacity, and DRS slices (`Enflame`), of one card a container.
+
+The two know nothing of each other, even where they stand for the same physical card.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import orjson
+
+from devices.capacity import numbered_cards
+from devices.errors import MalformedValue, RegistrationError
+from devices.fit import (
+    Refusal,
+    Walk,
+    enough_memory,
+    healthy,
+    idle,
+    idle_for_exclusive_policy,
+    right_uuid,
+    within_quota,
+)
+from devices.model import Card, CardState, Charge, Entry
+from devices.objects import Node
+from devices.reasons import Reason
+from devices.registration import CardList, Fields, distinct
+from devices.requests import Cluster, DeviceRequest, Resources, optional_rounded, optional_whole
+from devices.vendor import INT32, WHOLE, Admission, Bound, Family, FamilySettings, Hooks, Placed, Vendor
+
+__all__ = ["FAMILY"]
+
+CAPACITY = "enflame.com/gcu-drs-capacity"
+CONTAINERS = "assigned-containers"
+ASSIGNED = "enflame.com/gcu-assigned"
+TIME, INDEX, ID, MINOR = (f"{ASSIGNED}-{what}" for what in ("time", "index", "id", "minor"))
+SIZE = "enflame.com/gcu-request-size"
+
+BY_SPEC = -1
+"""The percentage that marks a request for memory and compute instead of slices."""
+GIB_MIB = 1024
+
+
+class Settings(FamilySettings, frozen=True, kw_only=True):
+    """The section `enflame` (HAMi v2.10 device config). `VGCU` are names from before DRS; its percentage has no effect."""
+
+    gcu: str = msgspec.field(name="resourceNameGCU", default="enflame.com/gcu")
+    drs: str = msgspec.field(name="resourceNameDRSGCU", default="")
+    vgcu: str = msgspec.field(name="resourceNameVGCU", default="")
+    memory: str = msgspec.field(name="resourceNameGCUMemory", default="enflame.com/gcu-memory")
+    core: str = msgspec.field(name="resourceNameGCUCore", default="enflame.com/gcu-core")
+    vgcu_percentage: str = msgspec.field(name="resourceNameVGCUPercentage", default="")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Profile:
+    """A size that a card can be cut into; sorted smallest first."""
+
+    slices: int
+    memory_gib: int
+    name: str
+    id: str
+    percent: int = 0
+    """Share of the card, rounded up: one of six slices is 17 %."""
+
+
+def _size(text: str, suffix: str) -> int:
+    digits = text.removesuffix(suffix)
+    return int(digits) if digits.isascii() and digits.isdigit() and int(digits) <= INT32 else 0
+
+
+def _profiles(documents: Mapping[str, object]) -> tuple[Profile, ...]:
+    """From names such as `3g.24gb`; suffixes may be missing, what follows a second dot says nothing."""
+    found = []
+    for name, number in documents.items():
+        slices, _, rest = name.lower().partition(".")
+        memory = rest.partition(".")[0]
+        found.append(Profile(_size(slices, "g"), _size(memory, "gb"), name, str(number)))
+    most = max((profile.slices for profile in found), default=0)
+    if most <= 0:
+        raise RegistrationError(f"annotation {CAPACITY}: no profile such as 3g.24gb says how many slices a card has")
+    return tuple(sorted(replace(profile, percent=-(-WHOLE * profile.slices // most)) for profile in found))
+
+
+def _card(node: Node, position: int, document: object, profiles: tuple[Profile, ...]) -> Card:
+    fields = Fields(f"device {position}", document)
+    written = fields.text("index")
+    index = int(written) if written.isascii() and written.isdigit() and int(written) <= INT32 else position
+    try:
+        slots = int(fields.text("capacity"))
+    except (RegistrationError, ValueError):
+        slots = fields.number("capacity")
+    if not 0 < slots <= INT32:
+        raise RegistrationError(f"device {position}: field 'capacity' is {slots}, accepted are 1 to {INT32}")
+    most = max(profile.slices for profile in profiles)
+    memory = max(profile.memory_gib for profile in profiles) or most
+    custom = {"minor": fields.text("minor") or str(index), "profiles": profiles, "slices": most}
+    return Card(
+        f"{node.name}-enflame-drs-{index}",
+        "Enflame",
+        index,
+        slots,
+        memory * GIB_MIB,
+        WHOLE,
+        "Enflame",
+        healthy=True,
+        custom=custom,
+    )
+
+
+def _read_drs(vendor: Vendor, node: Node) -> CardList:
+    """The plugin's own JSON: devices, and profiles that count for all of them."""
+    try:
+        document = orjson.loads(node.annotations[CAPACITY])
+    except orjson.JSONDecodeError as error:
+        raise RegistrationError(f"annotation {CAPACITY} is not JSON: {error}") from error
+    fields = Fields(f"annotation {CAPACITY}", document)
+    profiles = _profiles(fields.mapping("profiles"))
+    cards: list[Card] = []
+    problems: list[str] = []
+    for position, device in enumerate(fields.items("devices")):
+        try:
+            cards.append(_card(node, position, device, profiles))
+        except RegistrationError as error:
+            problems.append(str(error))
+    if not cards and not problems:
+        raise RegistrationError(f"annotation {CAPACITY} names no device")
+    return CardList(distinct(cards, problems), tuple(problems))
+
+
+def _request(vendor: Vendor, container: Resources, cluster: Cluster) -> DeviceRequest | None:
+    """Slices, or else memory and compute that a profile must reach; always one card."""
+    slices = optional_whole(container, vendor.count_resource, 0, INT32)
+    memory = optional_rounded(container, vendor.memory_resource, 0, INT32)
+    cores = optional_rounded(container, vendor.core_resource, 0, INT32)
+    if slices:
+        return DeviceRequest(vendor.key, 1, slices)
+    if memory is None and cores is None:
+        return None
+    return DeviceRequest(vendor.key, 1, memory or 0, BY_SPEC, cores or 0)
+
+
+def _admit(vendor: Vendor, container: Admission) -> bool:
+    """Limits and requests say the same; values that no profile can reach are refused."""
+    resources = container.resources
+    number = optional_rounded(resources, vendor.count_resource, -INT32, INT32)
+    names = [vendor.count_resource] if number is not None else [vendor.memory_resource, vendor.core_resource]
+    given = {name: optional_rounded(resources, name, -INT32, INT32) for name in names}
+    for name, value in given.items():
+        if value is not None and name == vendor.core_resource and not 0 < value <= WHOLE:
+            raise MalformedValue(f"{name} must be in range (0,100]")
+        if value is not None and value <= 0:
+            raise MalformedValue(f"{name} must be greater than 0")
+    vendor.request(resources, container.cluster)
+    for name in (name for name, value in given.items() if value is not None):
+        if name not in resources.limits:
+            container.set_limit(name, resources.requests[name])
+        elif name not in resources.requests:
+            container.set_request(name, resources.limits[name])
+    return any(value is not None for value in given.values())
+
+
+def _profiles_of(card: Card) -> tuple[Profile, ...]:
+    found = card.custom["profiles"]
+    return found if isinstance(found, tuple) else ()
+
+
+def _profile(card: Card, request: DeviceRequest) -> Profile | None:
+    """The smallest profile of the card that serves the request.
+
+    A memory value of more than twice the largest profile's GB counts as MiB: with 48 GB at most, 96 are GB and 97 are MiB.
+    """
+    usable = [profile for profile in _profiles_of(card) if profile.slices > 0 and profile.memory_gib > 0]
+    if request.percentage != BY_SPEC:
+        return next((profile for profile in usable if profile.slices == request.memory_mib), None)
+    wanted = request.memory_mib
+    if usable and wanted > 2 * usable[-1].memory_gib:
+        wanted = -(-wanted // GIB_MIB)
+    return next((p for p in usable if p.memory_gib >= wanted and p.percent >= request.cores), None)
+
+
+def _gate(vendor: Vendor, walk: Walk) -> Refusal | None:
+    """All cards of a node have the same profiles; the walk is in vain without one that serves."""
+    walk.note = _profile(walk.cards[0].card, walk.request)
+    return Refusal({Reason.MODE_NOT_FIT: 1}, len(walk.cards)) if walk.note is None else None
+
+
+def _enough_slices(state: CardState, walk: Walk) -> Reason | None:
+    profile = walk.note
+    fits = isinstance(profile, Profile) and profile.slices <= state.card.slots - state.used_slots
+    return None if fits else Reason.CARD_SLOTS_EXHAUSTED
+
+
+def _wanted_memory(request: DeviceRequest, card: Card) -> int:
+    profile = _profile(card, request)
+    return profile.memory_gib * GIB_MIB if profile is not None else request.memory_mib
+
+
+def _unplaced(vendor: Vendor, request: DeviceRequest, card: Card) -> Charge:
+    profile = _profile(card, request)
+    return Charge(_wanted_memory(request, card), profile.percent if profile is not None else request.cores, 1)
+
+
+def _entry(vendor: Vendor, state: CardState, walk: Walk) -> Entry:
+    percent = walk.note.percent if isinstance(walk.note, Profile) else 0
+    entry = Entry(state.card.uuid, vendor.key, vendor.wanted_memory(walk.request, state.card), percent)
+    return _restore(vendor, entry, state.card)
+
+
+def _restore(vendor: Vendor, entry: Entry, card: Card | None) -> Entry:
+    """The slices that a share stands for: 17 % of six are one."""
+    most = card.custom["slices"] if card is not None else 0
+    return replace(entry, slots=max(1, entry.cores * most // WHOLE if isinstance(most, int) else 1))
+
+
+def _annotate(vendor: Vendor, entries: Sequence[tuple[Entry, ...]], placed: Placed) -> Mapping[str, str]:
+    """What each container got, and the card of the first that has one."""
+    names = [container.name for container in (*placed.pod.init_containers, *placed.pod.containers)]
+    found: dict[str, tuple[Card, Profile]] = {}
+    for name, entry in ((name, cards[0]) for name, cards in zip(names, entries, strict=True) if cards):
+        card = placed.cards[entry.uuid]
+        size = (entry.memory_mib, entry.cores)
+        found[name] = (card, next(p for p in _profiles_of(card) if (p.memory_gib * GIB_MIB, p.percent) == size))
+    containers = {
+        name: {"allocated": False, "request": p.slices, "profileID": p.id, "profileName": p.name}
+        for name, (_, p) in sorted(found.items())
+    }
+    card, profile = next(iter(found.values()))
+    return {
+        ASSIGNED: "false",
+        TIME: str(int(placed.now_s * 1e9)),
+        CONTAINERS: json.dumps(containers, separators=(",", ":")),
+        INDEX: str(card.index),
+        ID: str(card.index),
+        MINOR: str(card.custom["minor"]),
+        SIZE: str(profile.slices),
+    }
+
+
+def _read_whole_cards(vendor: Vendor, node: Node) -> CardList:
+    def card(index: int) -> Card:
+        return Card(f"{node.name}-GCU-{index}", vendor.key, index, 1, WHOLE, WHOLE, vendor.key, healthy=True)
+
+    return numbered_cards(node, vendor.count_resource, card)
+
+
+def _build(settings: Settings) -> tuple[Vendor, ...]:
+    return (
+        Vendor(
+            key="GCU",
+            count_resource=settings.gcu,
+            allocated="hami.io/enflame-gcu-devices-allocated",
+            to_allocate="hami.io/enflame-gcu-devices-to-allocate",
+            constant=(WHOLE, WHOLE, WHOLE),
+            checks=(healthy, idle, within_quota),
+            hooks=Hooks(read_node=_read_whole_cards),
+        ),
+        Vendor(
+            key="Enflame",
+            count_resource=settings.drs or settings.vgcu or "enflame.com/drs-gcu",
+            memory_resource=settings.memory or "enflame.com/gcu-memory",
+            core_resource=settings.core or "enflame.com/gcu-core",
+            allocated="hami.io/enflame-vgpu-devices-allocated",
+            outputs=(CONTAINERS, ASSIGNED, TIME, INDEX, ID, MINOR, SIZE),
+            registration=(CAPACITY,),
+            uuid_keys=(("enflame.com/use-gpuuuid", "enflame.com/nouse-gpuuuid"),),
+            max_cores=None,
+            bounds=frozenset({Bound.SLOTS, Bound.MEMORY}),
+            checks=(healthy, right_uuid, _enough_slices, idle_for_exclusive_policy, within_quota, enough_memory),
+            hooks=Hooks(
+                request=_request,
+                admit=_admit,
+                read_node=_read_drs,
+                gate=_gate,
+                wanted_memory=_wanted_memory,
+                entry=_entry,
+                restore=_restore,
+                unplaced=_unplaced,
+                annotate=_annotate,
+            ),
+        ),
+    )
+
+
+FAMILY = Family("enflame", Settings, _build)
