@@ -12,19 +12,7 @@ from devices.errors import ConfigError
 from devices.vendor import Family, FamilySettings, Vendor
 from devices.vendors import families
 
-__all__ = ["OTHER_SECTIONS", "DeviceConfig", "default_config", "load", "optional_families", "read"]
-
-OTHER_SECTIONS = frozenset(
-    {
-        "awsneuron",
-        "kunlun",
-        "metax",
-        "vastai",
-        "vnpus",
-    }
-)
-"""Sections of HAMi's file; those of families that this version does not have are named in a warning, not taken for misspelt."""
-
+__all__ = ["DeviceConfig", "default_config", "load", "optional_families", "read"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceConfig:
@@ -135,13 +123,8 @@ def read(text: str, enabled: Iterable[str] = ()) -> DeviceConfig:
     known = {family.section: family for family in families()}
     for section in document:
         if section not in known:
-            what = (
-                "its accelerator family is not in this version"
-                if section in OTHER_SECTIONS
-                else "no accelerator family reads it"
-            )
             warnings.append(
-                f"line {_line(lines, section)}: section {section} has no effect: {what}; known are {', '.join(sorted(known))}"
+                f"line {_line(lines, section)}: section {section} has no effect: no accelerator family reads it; known are {', '.join(sorted(known))}"
             )
     for section, family in known.items():
         values = document.get(section)

@@ -24,7 +24,7 @@ import webhook.config
 from certs.files import write_pair
 from certs.pki import create_ca, issue_serving
 from cli.__main__ import app
-from devices.config import OTHER_SECTIONS, default_config, read
+from devices.config import default_config, read
 from devices.reasons import NODE_INSUFFICIENT_DEVICE, NODE_UNREGISTERED, Reason
 from lab.apiserver import ApiServer
 from lab.records import ScenarioDone
@@ -382,7 +382,6 @@ def test_the_device_configuration_shown_is_that_shipped() -> None:
     (example,) = [block for block in blocks(RUN, "yaml") if block.startswith("nvidia:")]
     config = read(example)
     assert config.warnings == ()
-    assert "nvidia" not in OTHER_SECTIONS
     assert config.resources == default_config().resources
     family = default_config().vendor("NVIDIA")
     mine = config.vendor("NVIDIA")

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from devices.capacity import split_by_compute
 from devices.model import Entry
 from devices.node_lock import LockFormat
-from devices.capacity import split_by_compute
 from devices.vendor import WHOLE, Family, FamilySettings, Hooks, Placed, Vendor
 
 __all__ = ["FAMILY"]

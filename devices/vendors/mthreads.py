@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
+from devices.capacity import split_by_compute
 from devices.errors import MalformedValue
 from devices.fit import STANDARD_CHECKS, Walk
 from devices.model import CardState, Entry
-from devices.capacity import split_by_compute
 from devices.reasons import Reason
 from devices.requests import Cluster, DeviceRequest, Resources, optional_whole
 from devices.vendor import INT32, WHOLE, Admission, Family, FamilySettings, Hooks, Placed, Vendor

@@ -17,7 +17,17 @@ from devices.model import Card, CardState, Entry
 from devices.objects import Node
 from devices.reasons import Reason
 from devices.registration import CardList
-from devices.vendor import WHOLE, Bound, Family, FamilySettings, Hooks, ScoreContext, Vendor, json_registration, no_memory
+from devices.vendor import (
+    WHOLE,
+    Bound,
+    Family,
+    FamilySettings,
+    Hooks,
+    ScoreContext,
+    Vendor,
+    json_registration,
+    no_memory,
+)
 from devices.zones import from_largest_zones, share_of_largest_zones
 
 __all__ = ["FAMILY"]

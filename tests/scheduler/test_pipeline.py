@@ -21,7 +21,7 @@ from scheduler.memo import Memo
 from scheduler.pipeline import Pipeline
 from scheduler.policies import NODE_POLICIES
 from scheduler.screen import Screen
-from tests.builders import card, container_document, entry, node, pod, quota, vendor_of
+from tests.builders import card, container_document, entry, node, pod, quota
 from tests.scheduler.builders import CONFIG, World, ask
 from tests.scheduler.histories import Step, nodes, steps
 
@@ -236,7 +236,7 @@ def test_the_screen_forgets_nodes_that_are_gone() -> None:
 
 def favourites(favourite: str) -> DeviceConfig:
     """A made-up vendor that adds to the score of a node whose chosen card is its favourite."""
-    nvidia = vendor_of(CONFIG, "NVIDIA")
+    nvidia = CONFIG.vendors[0]
 
     def score(vendor: Vendor, entries: Sequence[tuple[Entry, ...]], context: ScoreContext) -> float:
         return 7.5 if any(e.uuid == favourite for cards in entries for e in cards) else 0.0
