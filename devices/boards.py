@@ -4,11 +4,14 @@ Cards in index order form boards; places are counted within a board. A choice wa
 exactly, then a wing with cards to spare, then linked cards of both wings.
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from itertools import permutations
 from types import MappingProxyType
 
-__all__ = ["BOARD", "loose_ends", "on_board"]
+from devices.fit import Candidates, Walk
+from devices.model import CardState
+
+__all__ = ["BOARD", "from_boards", "loose_ends", "loose_ends_added", "on_board"]
 
 BOARD = 8
 _WING = 4
@@ -60,3 +63,29 @@ def loose_ends(taken: Iterable[int]) -> int:
         return 1
     left = sum(place < _WING for place in places)
     return sum({_WING: 0, 1: 2}.get(wing, 1) for wing in (left, len(places) - left))
+
+
+def _boards(states: Sequence[CardState]) -> list[list[CardState]]:
+    by_index = sorted(states, key=lambda state: (state.card.index, state.card.uuid))
+    return [by_index[start : start + BOARD] for start in range(0, len(by_index), BOARD)]
+
+
+def from_boards(candidates: Candidates, walk: Walk) -> Candidates | None:
+    """As many as asked from the first board that has a choice among the candidates; None when none has."""
+    entries = {entry.uuid: entry for entry in candidates.entries}
+    for board in _boards(walk.cards):
+        free = {place for place, state in enumerate(board) if state.card.uuid in entries}
+        states = tuple(board[place] for place in on_board(free, walk.request.count))
+        if states:
+            return Candidates(states, tuple(entries[state.card.uuid] for state in states))
+    return None
+
+
+def loose_ends_added(states: Sequence[CardState], given: Set[str]) -> int:
+    """What cards with these UUIDs add to the loose ends of a node's boards; negative when they leave fewer."""
+    added = 0
+    for board in _boards(states):
+        before = {place for place, state in enumerate(board) if state.used_slots > 0}
+        now = {place for place, state in enumerate(board) if state.card.uuid in given}
+        added += loose_ends(before | now) - loose_ends(before)
+    return added

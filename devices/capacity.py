@@ -1,6 +1,7 @@
 """Cards of families whose plugins announce no more than a number: one card for each, named after its node."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from devices.errors import QuantityError, RegistrationError
 from devices.model import Card
@@ -27,15 +28,18 @@ def capacity_of(node: Node, resource: str) -> int:
     return count
 
 
-def _cards(resource: str, number: int, card: Callable[[int], Card]) -> CardList:
-    if number > MOST_CARDS:
-        raise RegistrationError(f"capacity {resource} makes {number} cards, accepted are 0 to {MOST_CARDS}")
-    return CardList(tuple(card(index) for index in range(number)))
+def _numbered(node: Node, resource: str, name: str, like: Card, count: int) -> CardList:
+    if count > MOST_CARDS:
+        raise RegistrationError(f"capacity {resource} makes {count} cards, accepted are 0 to {MOST_CARDS}")
+    return CardList(tuple(replace(like, uuid=f"{node.name}-{name}-{index}", index=index) for index in range(count)))
 
 
-def numbered_cards(node: Node, resource: str, card: Callable[[int], Card]) -> CardList:
-    """`card(0)`, `card(1)` … for as many as the node's capacity of `resource`; none where it has none."""
-    return _cards(resource, capacity_of(node, resource), card)
+def numbered_cards(node: Node, resource: str, name: str, like: Card) -> CardList:
+    """As many cards as the node's capacity of `resource`, none where it has none: `like` with indexes from 0 on.
+
+    Their UUIDs are `<node>-<name>-<index>`.
+    """
+    return _numbered(node, resource, name, like, capacity_of(node, resource))
 
 
 def split_by_compute(name: str, slots: int, cores: int) -> Callable[[Vendor, Node], CardList]:
@@ -49,12 +53,7 @@ def split_by_compute(name: str, slots: int, cores: int) -> Callable[[Vendor, Nod
         if not compute:
             return CardList()
         memory = capacity_of(node, vendor.memory_resource) * vendor.memory_factor * cores // compute
-        return _cards(
-            vendor.core_resource,
-            -(-compute // cores),
-            lambda index: Card(
-                f"{node.name}-{name}-{index}", vendor.key, index, slots, memory, cores, vendor.key, healthy=True
-            ),
-        )
+        like = Card("", vendor.key, 0, slots, memory, cores, vendor.key, healthy=True)
+        return _numbered(node, vendor.core_resource, name, like, -(-compute // cores))
 
     return read

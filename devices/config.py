@@ -14,6 +14,7 @@ from devices.vendors import families
 
 __all__ = ["DeviceConfig", "default_config", "load", "optional_families", "read"]
 
+
 @dataclass(frozen=True, slots=True)
 class DeviceConfig:
     """The vendors that follow from the file, by key, and what in it has no effect."""

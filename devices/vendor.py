@@ -34,6 +34,7 @@ __all__ = [
     "Placed",
     "ScoreContext",
     "Vendor",
+    "every_card",
     "json_registration",
     "no_memory",
     "plain_admission",
@@ -152,6 +153,11 @@ def _registered(node: Node, key: str) -> str:
     if text is None:
         raise RegistrationError(f"annotation {key} is missing")
     return text
+
+
+def every_card(walk: Walk) -> bool:
+    """The hook `collects_all` of a family that always chooses among all cards that pass."""
+    return True
 
 
 def _plain_wanted_memory(request: DeviceRequest, card: Card) -> int:

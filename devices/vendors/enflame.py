@@ -239,10 +239,8 @@ def _annotate(vendor: Vendor, entries: Sequence[tuple[Entry, ...]], placed: Plac
 
 
 def _read_whole_cards(vendor: Vendor, node: Node) -> CardList:
-    def card(index: int) -> Card:
-        return Card(f"{node.name}-GCU-{index}", vendor.key, index, 1, WHOLE, WHOLE, vendor.key, healthy=True)
-
-    return numbered_cards(node, vendor.count_resource, card)
+    like = Card("", vendor.key, 0, 1, WHOLE, WHOLE, vendor.key, healthy=True)
+    return numbered_cards(node, vendor.count_resource, "GCU", like)
 
 
 def _build(settings: Settings) -> tuple[Vendor, ...]:

@@ -1,9 +1,10 @@
 """Kunlun: whole XPUs, and VXPU slices of a quarter, half or whole card; both chosen along the links of a board."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from devices.boards import BOARD, loose_ends, on_board
-from devices.capacity import capacity_of, numbered_cards
+from devices.boards import from_boards, loose_ends_added
+from devices.capacity import numbered_cards
 from devices.fit import Candidates, Refusal, Walk, enough_memory, healthy, idle_for_exclusive_policy, right_uuid
 from devices.model import Card, CardState, Entry
 from devices.objects import Node
@@ -21,6 +22,7 @@ from devices.vendor import (
     Placed,
     ScoreContext,
     Vendor,
+    every_card,
     json_registration,
 )
 
@@ -47,52 +49,9 @@ class Settings(FamilySettings, frozen=True, kw_only=True):
 
 
 def _read_whole_cards(vendor: Vendor, node: Node) -> CardList:
-    count = capacity_of(node, vendor.count_resource)
-
-    def card(index: int) -> Card:
-        return Card(
-            uuid=f"{node.name}-{WHOLE_CARDS}-{index}",
-            vendor=vendor.key,
-            index=index,
-            slots=WHOLE,
-            memory_mib=CARD_MIB,
-            cores=WHOLE,
-            model=WHOLE_CARDS,
-            numa=0 if index < count // 2 else 1,
-            healthy=True,
-        )
-
-    return numbered_cards(node, vendor.count_resource, card)
-
-
-def _boards(states: Sequence[CardState]) -> list[list[CardState]]:
-    """The cards by index, eight a board."""
-    by_index = sorted(states, key=lambda state: (state.card.index, state.card.uuid))
-    return [by_index[start : start + BOARD] for start in range(0, len(by_index), BOARD)]
-
-
-def _every_card(walk: Walk) -> bool:
-    return True
-
-
-def _choose(
-    vendor: Vendor, groups: Sequence[Candidates], walk: Walk, counts: Mapping[Reason, int]
-) -> Candidates | Refusal | None:
-    """The first board that has a choice. Of the reasons against single cards only one is told, as recorded."""
-    entries = {entry.uuid: entry for entry in groups[0].entries}
-    for board in _boards(walk.cards):
-        free = {place for place, state in enumerate(board) if state.card.uuid in entries}
-        places = on_board(free, walk.request.count)
-        if places:
-            states = tuple(board[place] for place in places)
-            return Candidates(states, tuple(entries[state.card.uuid] for state in states))
-    foreign = sum(not walk.selection.allows_uuid(state.card) for state in walk.cards)
-    conflicts = counts.get(Reason.EXCLUSIVE_CONFLICT, 0)
-    if conflicts:
-        told = {Reason.EXCLUSIVE_CONFLICT: conflicts}
-    else:
-        told = {Reason.CARD_UUID_MISMATCH: foreign} if foreign else {Reason.NUMA_NOT_FIT: 1}
-    return Refusal(told, len(walk.cards))
+    like = Card("", vendor.key, slots=WHOLE, memory_mib=CARD_MIB, cores=WHOLE, model=WHOLE_CARDS, healthy=True)
+    cards = numbered_cards(node, vendor.count_resource, WHOLE_CARDS, like).cards
+    return CardList(tuple(replace(card, numa=0 if card.index < len(cards) // 2 else 1) for card in cards))
 
 
 def _idle(state: CardState, walk: Walk) -> Reason | None:
@@ -109,17 +68,26 @@ def _indexes(vendor: Vendor, entries: Sequence[tuple[Entry, ...]], placed: Place
     return {INDEXES: ",".join(str(placed.cards[entry.uuid].index) for entry in last if entry.uuid in placed.cards)}
 
 
+def _choose(
+    vendor: Vendor, groups: Sequence[Candidates], walk: Walk, counts: Mapping[Reason, int]
+) -> Candidates | Refusal | None:
+    """Of the reasons against single cards only one is told, as recorded."""
+    found = from_boards(groups[0], walk)
+    if found is not None:
+        return found
+    conflicts = counts.get(Reason.EXCLUSIVE_CONFLICT, 0)
+    if conflicts:
+        return Refusal({Reason.EXCLUSIVE_CONFLICT: conflicts}, len(walk.cards))
+    foreign = sum(not walk.selection.allows_uuid(state.card) for state in walk.cards)
+    return Refusal({Reason.CARD_UUID_MISMATCH: foreign} if foreign else {Reason.NUMA_NOT_FIT: 1}, len(walk.cards))
+
+
 def _score(vendor: Vendor, entries: Sequence[tuple[Entry, ...]], context: ScoreContext) -> float:
     """More for leaving fewer loose ends on the boards; 0 on a node that has other cards as well."""
     states = context.node.cards
     if any(WHOLE_CARDS not in state.card.model for state in states):
         return 0.0
-    given = {entry.uuid for container in entries for entry in container}
-    added = 0
-    for board in _boards(states):
-        before = {place for place, state in enumerate(board) if state.used_slots > 0}
-        now = {place for place, state in enumerate(board) if state.card.uuid in given}
-        added += loose_ends(before | now) - loose_ends(before)
+    added = loose_ends_added(states, {entry.uuid for container in entries for entry in container})
     return _GAINS.get(added, _GAINS[1])
 
 
@@ -176,7 +144,7 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
             hooks=Hooks(
                 read_node=_read_whole_cards,
                 entry=_whole_entry,
-                collects_all=_every_card,
+                collects_all=every_card,
                 choose=_choose,
                 annotate=_indexes,
                 score=_score,
@@ -198,7 +166,7 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
                 request=_slice_request,
                 admit=_admit_slice,
                 read_node=json_registration,
-                collects_all=_every_card,
+                collects_all=every_card,
                 choose=_choose,
             ),
         ),

@@ -41,6 +41,7 @@ from devices.vendor import (
     Placed,
     ScoreContext,
     Vendor,
+    every_card,
 )
 from devices.zones import picked, zones_of
 
@@ -79,19 +80,8 @@ class Settings(FamilySettings, frozen=True, kw_only=True):
 
 
 def _read_gpus(vendor: Vendor, node: Node) -> CardList:
-    def card(index: int) -> Card:
-        return Card(
-            uuid=f"{node.name}-metax-{index}",
-            vendor=vendor.key,
-            index=index,
-            slots=1,
-            memory_mib=65536,
-            cores=WHOLE,
-            model=vendor.key,
-            healthy=True,
-        )
-
-    return numbered_cards(node, vendor.count_resource, card)
+    like = Card("", vendor.key, slots=1, memory_mib=65536, cores=WHOLE, model=vendor.key, healthy=True)
+    return numbered_cards(node, vendor.count_resource, "metax", like)
 
 
 def _table_score(vendor: Vendor, entries: Sequence[tuple[Entry, ...]], context: ScoreContext) -> float:
@@ -269,10 +259,6 @@ def _tenant_facts(annotations: Mapping[str, str]) -> Mapping[str, str]:
     return {key: annotations[key] for key in (APP_CLASS, QOS_POLICY) if key in annotations}
 
 
-def _every_card(walk: Walk) -> bool:
-    return True
-
-
 def _choose(
     vendor: Vendor, groups: Sequence[Candidates], walk: Walk, counts: Mapping[Reason, int]
 ) -> Candidates | Refusal | None:
@@ -405,7 +391,7 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
                 admit=_admit,
                 read_node=_read_shared,
                 entry=_entry,
-                collects_all=_every_card,
+                collects_all=every_card,
                 choose=_choose,
                 tenant_facts=_tenant_facts,
                 annotate=_annotations,

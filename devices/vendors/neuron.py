@@ -93,21 +93,16 @@ def _read_node(vendor: Vendor, node: Node) -> CardList:
         raise RegistrationError(
             f"capacity {vendor.core_resource} makes {per_device} cores a device, accepted are 1 to {_MOST_CORES_PER_DEVICE}"
         )
-    instance_type = node.labels.get(TYPE_LABEL, "")
-
-    def device(index: int) -> Card:
-        return Card(
-            uuid=f"{node.name}-{KEY}-{index}",
-            vendor=vendor.key,
-            index=index,
-            slots=per_device,
-            cores=2**per_device - 1,
-            model=KEY,
-            healthy=True,
-            custom={INSTANCE_TYPE: instance_type},
-        )
-
-    return numbered_cards(node, vendor.count_resource, device)
+    like = Card(
+        "",
+        vendor.key,
+        slots=per_device,
+        cores=2**per_device - 1,
+        model=KEY,
+        healthy=True,
+        custom={INSTANCE_TYPE: node.labels.get(TYPE_LABEL, "")},
+    )
+    return numbered_cards(node, vendor.count_resource, KEY, like)
 
 
 def _mask(state: CardState, request: DeviceRequest) -> int:
