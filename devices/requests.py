@@ -162,14 +162,15 @@ def optional_rounded(container: Resources, resource: str, low: int, high: int) -
     if value is None:
         return None
     try:
-        rounded = ceil(parse(value))
+        number = parse(value)
+        inside = low <= number and ceil(number) <= high
     except QuantityError:
-        rounded = low - 1
-    if not low <= rounded <= high:
+        inside = False
+    if not inside:
         raise MalformedValue(
             f"invalid {resource} value {value} in container {container.name}: must be a number between {low} and {high}"
         )
-    return rounded
+    return ceil(number)
 
 
 def _shown(value: Quantity) -> str:

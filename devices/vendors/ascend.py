@@ -1,12 +1,11 @@
 """Ascend NPUs, one vendor a chip: templates (hard split), soft split, network groups, and the pairs of the 910C super pod."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
 import orjson
 
-from devices.errors import ConfigError, MalformedValue, QuantityError
+from devices.errors import ConfigError, MalformedValue
 from devices.fit import (
     Candidates,
     Refusal,
@@ -22,9 +21,8 @@ from devices.fit import (
     within_quota,
 )
 from devices.model import Card, CardState, Entry
-from devices.quantity import parse
 from devices.reasons import Reason
-from devices.requests import Cluster, DeviceRequest, Resources, optional_whole
+from devices.requests import Cluster, DeviceRequest, Resources, optional_rounded, optional_whole
 from devices.selection import Selection
 from devices.vendor import (
     INT32,
@@ -150,20 +148,6 @@ def _is_soft(annotations: Mapping[str, str] | None) -> bool:
     return (annotations or {}).get(MODE) == SOFT_SPLIT
 
 
-def _cores(container: Resources, resource: str) -> int:
-    """Percent, rounded up: `500m` is 1."""
-    value = container.limits.get(resource, container.requests.get(resource, 0)) if resource else 0
-    try:
-        number = math.ceil(parse(value)) if parse(value) >= 0 else -1
-    except QuantityError:
-        number = -1
-    if not 0 <= number <= INT32:
-        raise MalformedValue(
-            f"invalid {resource} value {value} in container {container.name}: must be a number between 0 and {INT32}"
-        )
-    return number
-
-
 def _network(card: Card) -> int | None:
     """The group of cards that are linked closely."""
     number = card.custom.get("NetworkID")
@@ -218,7 +202,7 @@ class _Npu:
         """Memory as asked, times the factor; what it is rounded to depends on the pod's mode."""
         count = optional_whole(container, vendor.count_resource, 0, INT32)
         memory = optional_whole(container, vendor.memory_resource, 0, INT32 // self._factor) or 0
-        cores = _cores(container, vendor.core_resource)
+        cores = optional_rounded(container, vendor.core_resource, 0, INT32) or 0
         if not count:
             return None
         return DeviceRequest(vendor.key, count, memory * self._factor, None if memory else WHOLE, cores)
@@ -237,7 +221,7 @@ class _Npu:
                 raise MalformedValue(f"{vendor.key} device request must be 1 or 2*n, got {count}")
             container.set_limit(vendor.count_resource, _PAIR)
         soft = _is_soft(container.annotations)
-        cores = _cores(resources, vendor.core_resource)
+        cores = optional_rounded(resources, vendor.core_resource, 0, INT32) or 0
         if cores > 0 and not soft:
             raise MalformedValue(f"{vendor.core_resource} is only supported in hami-core (soft split) mode")
         if cores > WHOLE:

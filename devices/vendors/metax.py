@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from types import MappingProxyType
 
@@ -11,6 +10,7 @@ import orjson
 from devices.capacity import numbered_cards
 from devices.errors import MalformedValue, RegistrationError
 from devices.fit import (
+    STANDARD_CHECKS,
     Candidates,
     Check,
     Refusal,
@@ -19,7 +19,6 @@ from devices.fit import (
     enough_cores,
     enough_memory,
     free_slot,
-    healthy,
     idle_for_exclusive_policy,
     idle_for_whole_compute,
     right_uuid,
@@ -27,10 +26,9 @@ from devices.fit import (
 )
 from devices.model import Card, CardState, Entry, Tenant
 from devices.objects import Node
-from devices.quantity import Quantity
 from devices.reasons import Reason
 from devices.registration import CardList, Fields, parse_bool, read_cards
-from devices.requests import Cluster, DeviceRequest, Resources, optional_whole
+from devices.requests import Cluster, DeviceRequest, Resources, limits_alone, optional_whole
 from devices.vendor import (
     INT32,
     WHOLE,
@@ -106,15 +104,6 @@ def _table(text: str) -> Mapping[str, int]:
 # Shared GPUs
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    """A container's limits alone: what stands in its requests only is not seen by this family."""
-
-    name: str
-    limits: Mapping[str, Quantity]
-    requests: Mapping[str, Quantity]
-
-
 def _memory(vendor: Vendor, container: Resources) -> int:
     """MiB. A plain number is GiB; one with a suffix is bytes, as is a multiple of 1000, which the API server writes with a `k`."""
     asked = optional_whole(container, vendor.memory_resource, 0, 2**63 - 1)
@@ -133,7 +122,7 @@ def _memory(vendor: Vendor, container: Resources) -> int:
 
 def _request(vendor: Vendor, container: Resources, cluster: Cluster) -> DeviceRequest | None:
     """From limits alone; all memory and all compute where they are not named."""
-    limits = _Limits(container.name, container.limits, {})
+    limits = limits_alone(container)
     count = optional_whole(limits, vendor.count_resource, 0, INT32)
     memory = _memory(vendor, limits)
     cores = optional_whole(limits, vendor.core_resource, 0, INT32)
@@ -355,7 +344,7 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
             to_allocate="hami.io/metax-gpu-devices-to-allocate",
             node_inputs=(LOSSES, SCORES),
             constant=(0, WHOLE, WHOLE),
-            checks=(healthy, free_slot, idle_for_exclusive_policy, within_quota, enough_memory, *_COMPUTE),
+            checks=STANDARD_CHECKS,
             hooks=Hooks(read_node=_read_gpus, score=_table_score),
         ),
         Vendor(
