@@ -51,6 +51,7 @@ def test_all_areas_are_here() -> None:
         "vendors/kunlun-vxpu": 7,
         "vendors/metax-gpu": 5,
         "vendors/metax-sgpu": 9,
+        "vendors/mixed": 3,
         "vendors/mthreads": 7,
         "vendors/vastai": 5,
     }
