@@ -5,7 +5,7 @@ is elsewhere: reserve it (`engine`), word it (`diagnosis`), bind it (`bind`).
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from devices.config import DeviceConfig
 from devices.model import NodeState
@@ -41,7 +41,7 @@ class Decision:
     @property
     def evaluated(self) -> int:
         """How many of the offered nodes the answer rests on."""
-        return self.offered - len(self._rest)
+        return len(self.verdicts) + len(self.unregistered)
 
     @property
     def failed(self) -> Mapping[str, str]:
@@ -53,6 +53,13 @@ class Decision:
     def fitting(self) -> Mapping[str, float]:
         """Scores of the evaluated nodes that fit, the chosen one among them."""
         return {name: verdict.score for name, verdict in self.verdicts.items() if isinstance(verdict, Fit)}
+
+    def kept(self, refused: int) -> "Decision":
+        """The decision as it may be kept: without the states of nodes that nobody looked at, or beyond `refused` refused ones."""
+        names = [name for name, verdict in self.verdicts.items() if isinstance(verdict, NotFit)]
+        shown = set(sorted(names)[:refused]) | ({self.node.name} if self.node is not None else set())
+        states = {name: state for name, state in self.states.items() if name in shown}
+        return replace(self, states=states, _rest=[], _evaluate=None)
 
     def complete(self) -> "Decision":
         """Evaluate what the answer did not need: the cluster may have moved on, the states here have not."""

@@ -28,22 +28,36 @@ class Recorded:
     uid: str
     at_s: float
     decision: Decision
+    weight: int = 0
+    """Verdicts in it, when it was kept."""
 
 
 class Ring:
-    """At most `size` decisions, the newest per pod."""
+    """At most `size` decisions, the newest per pod, and at most `verdicts` verdicts on nodes in all of them.
 
-    def __init__(self, size: int = 512) -> None:
+    A refusal has a verdict on every node offered: in a large cluster fewer of those are kept.
+    """
+
+    def __init__(self, size: int = 512, verdicts: int = 200_000) -> None:
         self._size = size
+        self._limit = verdicts
+        self._verdicts = 0
         self._kept: OrderedDict[tuple[str, str], Recorded] = OrderedDict()
 
     def record(self, pod: Pod, decision: Decision, now_s: float) -> None:
-        """Keep a decision; the oldest goes when the ring is full. States in it are frozen, so keeping them costs no copy."""
+        """Keep a decision; the oldest ones go when the ring is full. States in it are frozen, so keeping them costs no copy."""
         key = (pod.namespace, pod.name)
-        self._kept.pop(key, None)
-        self._kept[key] = Recorded(pod.namespace, pod.name, pod.uid, now_s, decision)
-        if len(self._kept) > self._size:
-            self._kept.popitem(last=False)
+        self._forget(self._kept.pop(key, None))
+        recorded = Recorded(
+            pod.namespace, pod.name, pod.uid, now_s, decision.kept(_NODES_TRACED), len(decision.verdicts)
+        )
+        self._kept[key] = recorded
+        self._verdicts += recorded.weight
+        while len(self._kept) > self._size or (self._verdicts > self._limit and len(self._kept) > 1):
+            self._forget(self._kept.popitem(last=False)[1])
+
+    def _forget(self, recorded: Recorded | None) -> None:
+        self._verdicts -= recorded.weight if recorded is not None else 0
 
     def of(self, namespace: str, name: str) -> Recorded | None:
         """The newest decision for a pod of this name."""
