@@ -55,10 +55,10 @@ class Decision:
         return {name: verdict.score for name, verdict in self.verdicts.items() if isinstance(verdict, Fit)}
 
     def kept(self, refused: int) -> "Decision":
-        """The decision as it may be kept: without the states of nodes that nobody looked at, or beyond `refused` refused ones."""
-        names = [name for name, verdict in self.verdicts.items() if isinstance(verdict, NotFit)]
-        shown = set(sorted(names)[:refused]) | ({self.node.name} if self.node is not None else set())
-        states = {name: state for name, state in self.states.items() if name in shown}
+        """The decision as it may be kept: with the states of `refused` refused nodes, and as many not evaluated yet."""
+        names = sorted(name for name, verdict in self.verdicts.items() if isinstance(verdict, NotFit))[:refused]
+        later = [state.name for state in self._rest[:refused]]
+        states = {name: self.states[name] for name in (*names, *later)}
         return replace(self, states=states, _rest=[], _evaluate=None)
 
     def complete(self) -> "Decision":
