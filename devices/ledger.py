@@ -110,7 +110,9 @@ class _PodBook:
     answered: bool = False
     """A filter of this UID was answered: from then on only a reservation counts until the pod is bound."""
     watched: bool = False
-    """An event has shown the pod; a book that only a filter call opened goes with its reservation."""
+    """An event or a read has shown the pod; a book that only a filter call opened goes with its reservation."""
+    shown_at: int | None = None
+    """The newest revision that the watch has delivered."""
     released: bool = False
     expired: bool = False
     reservation: Reservation | None = None
@@ -375,25 +377,36 @@ class Ledger:
 
     # Pods
 
-    def put_pod(self, pod: Pod, now_s: float) -> None:
-        """A pod as it is now. Pods without managed devices leave no trace."""
+    def put_pod(self, pod: Pod, now_s: float, *, by_watch: bool = True) -> None:
+        """A pod as it is now. Pods without managed devices leave no trace.
+
+        `by_watch`: an event of the pod watch brought it, in its turn; not a list or a read of ours.
+        """
         if pod.uid in self._gone:
+            if by_watch:
+                self._note_ended(pod)  # a list of ours was faster than the watch
             return  # a read of ours came back after the watch had shown the end
         book = self._pods.get(pod.uid)
         if book is None:
             if not self._matters(pod):
                 return
             if pod.is_finished:
-                self._note_ended(pod)
+                if by_watch:
+                    self._note_ended(pod)
                 return
             book = self._pods[pod.uid] = _PodBook(pod, now_s)
         elif _revision(pod) < _revision(book.pod):
+            if by_watch:
+                book.shown_at = _revision(pod)
             return  # a read of ours has shown a newer version already
         else:
             book.pod = pod
         book.watched = True
+        if by_watch:
+            book.shown_at = _revision(pod)
         if pod.is_finished:
-            self._note_ended(pod)
+            if book.shown_at is not None:
+                self._note_ended(pod)
             self._drop(pod.uid)
             return
         reservation = book.reservation
@@ -414,7 +427,7 @@ class Ledger:
         if len(self._gone) > _GONE_KEPT:
             del self._gone[next(iter(self._gone))]
         book = self._pods.get(uid)
-        if book is not None and book.watched:
+        if book is not None and book.shown_at is not None:
             self._note_ended(book.pod)
         self._drop(uid)
 
@@ -424,11 +437,9 @@ class Ledger:
             del self._ended[next(iter(self._ended))]
 
     def shown(self, uid: str) -> int | None:
-        """The revision at which an event last showed the pod, living or ended; None for one never shown or long forgotten."""
+        """The revision at which the watch last showed the pod, living or ended; None for one never shown or long forgotten."""
         book = self._pods.get(uid)
-        if book is not None and book.watched:
-            return _revision(book.pod)
-        return self._ended.get(uid)
+        return book.shown_at if book is not None else self._ended.get(uid)
 
     def _matters(self, pod: Pod) -> bool:
         return VGPU_NODE in pod.annotations or any(

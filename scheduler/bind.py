@@ -80,7 +80,7 @@ class PodBinder:
             try:
                 self._check_bound(pod, request.node)
             finally:
-                self._ledger.put_pod(pod, self._clock.now())
+                self._ledger.put_pod(pod, self._clock.now(), by_watch=False)
             return
         if self._ledger.node_object(request.node) is None:
             self._release_held(request.uid)
@@ -116,7 +116,7 @@ class PodBinder:
                 if self._ledger.is_gone(pod.uid) and not gone_before:
                     # The answer left before the deletion that the watch has shown since.
                     raise PodNotFoundError(f'pod "{request.name}" not found')
-                self._ledger.put_pod(pod, self._clock.now())
+                self._ledger.put_pod(pod, self._clock.now(), by_watch=False)
         elif not pod.bound_node and self._is_open(pod.uid):
             with contextlib.suppress(KubeError):
                 found = await self._stored(pod)
@@ -302,7 +302,7 @@ class PodBinder:
             return False
         if found.bound_node:
             # Wherever it stands, what it carries counts before anything of ours is given back.
-            self._ledger.put_pod(found, self._clock.now())
+            self._ledger.put_pod(found, self._clock.now(), by_watch=False)
         allocation = reservation.allocation if reservation is not None else ()
         return found.bound_node == node and carries(found.annotations, allocation, self._ledger.config)
 

@@ -5,21 +5,22 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from devices.config import DeviceConfig
 from devices.errors import MalformedValue
-from devices.ledger import Ledger
+from devices.ledger import ADMITTED, Ledger
 from devices.objects import Pod, pod_of
+from devices.quota import Excess
 from devices.requests import pod_request
 from webhook.advice import Advice, annotation_advice, too_many_cards
 from webhook.config import AdmissionSettings
 from webhook.errors import NotAPodError
 from webhook.mutators import MUTATORS, Mutation, apply_family_rules
 from webhook.patch import PodEdit
-from webhook.quota_service import QuotaService
+from webhook.quota_service import QuotaAsk, QuotaService
 from webhook.validators import (
     AFTER_MUTATION,
     BEFORE_EXEMPTIONS,
@@ -29,6 +30,7 @@ from webhook.validators import (
     Case,
     Refusal,
     RefusalReason,
+    exceeding,
     first_refusal,
     is_ignored,
     within_quota,
@@ -53,6 +55,10 @@ class Verdict:
     warnings: tuple[str, ...] = ()
     reason: RefusalReason | None = None
     """What a refusal counts as."""
+    ask: QuotaAsk | None = None
+    """What the pod asks of its namespace's quota, where any limit covers it."""
+    excesses: tuple[Excess, ...] = ()
+    """Of a refusal for quota: every key that is over."""
 
 
 class Admission:
@@ -105,15 +111,29 @@ class Admission:
         case = self._case(final, namespace, Advice())
         if refusal := first_refusal(BEFORE_EXEMPTIONS, case):
             return _refused(pod, refusal, case.advice)
+        counts_all = self._settings.quota_counts == ADMITTED
         if is_ignored(final) or self._is_foreign(final):
-            return _allowed(pod, advice=case.advice)
+            # Others' pods get no cards of ours; where quota counts every live pod it counts them too.
+            return self._within_quota(pod, case) if counts_all else _allowed(pod, advice=case.advice)
 
         # The families word their own refusals; what they would change goes into a copy that nobody looks at.
-        apply_family_rules(Mutation(PodEdit(pod), self._config, self._settings, case.advice, self._ledger))
+        apply_family_rules(Mutation(PodEdit(pod), self._config, self._settings, case.advice, cluster=self._ledger))
         if refusal := first_refusal(FINAL, case):
             return _refused(pod, refusal, case.advice)
         self._advise(final, case)
-        return _allowed(pod, advice=case.advice)
+        return self._within_quota(pod, case)
+
+    def _within_quota(self, pod: JsonObject, case: Case) -> Verdict:
+        """Judged by the books where quota counts what holds cards; else the caller has to settle `ask` with the record."""
+        asked = pod_request(case.pod, case.vendors, case.cluster) if case.managed else None
+        ask = self._quota.ask(case.pod, asked, case.namespace) if asked is not None else None
+        if ask is not None and self._settings.quota_counts != ADMITTED:
+            judgement = self._quota.judge(ask)
+            for warning in judgement.warnings:
+                case.advice.add(warning)
+            if judgement.excesses:
+                return _refused(pod, exceeding(judgement.excesses), case.advice, ask)
+        return replace(_allowed(pod, advice=case.advice), ask=ask)
 
     def _answer(self, pod: JsonObject, judge: Callable[[], Verdict]) -> Verdict:
         try:
@@ -174,5 +194,8 @@ def _allowed(pod: JsonObject, message: str = "", advice: Advice | None = None) -
     return Verdict(True, message, 200, pod, [], advice.texts() if advice else ())
 
 
-def _refused(pod: JsonObject, refusal: Refusal, advice: Advice | None = None) -> Verdict:
-    return Verdict(False, refusal.message, refusal.code, pod, [], advice.texts() if advice else (), refusal.reason)
+def _refused(
+    pod: JsonObject, refusal: Refusal, advice: Advice | None = None, ask: QuotaAsk | None = None
+) -> Verdict:
+    texts = advice.texts() if advice else ()
+    return Verdict(False, refusal.message, refusal.code, pod, [], texts, refusal.reason, ask, refusal.excesses)

@@ -6,7 +6,7 @@ review, and settings that cannot be used; whatever else is raised is a fault of 
 
 from serving.errors import RequestError
 
-__all__ = ["BadReviewError", "NotAPodError", "SettingsError", "WebhookError"]
+__all__ = ["BadReviewError", "NotAPodError", "QuotaUnavailableError", "SettingsError", "WebhookError"]
 
 
 class WebhookError(Exception):
@@ -19,6 +19,10 @@ class NotAPodError(WebhookError):
 
 class SettingsError(WebhookError):
     """The settings cannot be used; the text names flag, value and what is accepted."""
+
+
+class QuotaUnavailableError(WebhookError):
+    """Quota could not be checked, so the pod must be refused; the text is for the pod's author."""
 
 
 class BadReviewError(RequestError, WebhookError):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from devices.ledger import Ledger
 from devices.model import NO_CHARGE, Charge
 from devices.objects import Pod
-from devices.quota import PREFIX, Excess, Standing, UnplacedCharge, excesses
+from devices.quota import PREFIX, Excess, Standing, UnplacedCharge, amounts, excesses
 from devices.requests import PodRequest
 from devices.scopes import ScopeFacts, facts_of
 from devices.vendor import Vendor
@@ -26,6 +26,8 @@ class QuotaAsk:
     asked: Mapping[str, UnplacedCharge]
     by_percentage: frozenset[str] = frozenset()
     """Vendors some of whose memory is asked as a share, which costs 0 while no card matches."""
+    keys: tuple[str, ...] = ()
+    """The limited resource names it asks of, sorted."""
 
     @property
     def charges(self) -> Mapping[str, Charge]:
@@ -55,7 +57,8 @@ class QuotaService:
         if not self._ledger.limit_groups(namespace) or not request.asks:
             return None
         facts = facts_of(pod)
-        if not self._ledger.standings(namespace, facts):
+        standings = self._ledger.standings(namespace, facts)
+        if not standings:
             return None
         asked = self._ledger.unplaced(pod, request)
         shares = frozenset(
@@ -64,7 +67,16 @@ class QuotaService:
             for d in container.devices
             if d.memory_mib == 0 and d.percentage is not None
         )
-        return QuotaAsk(namespace, pod.uid, pod.name or pod.metadata.generate_name or "", facts, asked, shares)
+        limited = {name for standing in standings for name in standing.limits}
+        keys = {
+            name
+            for vendor in self._ledger.config.vendors
+            if vendor.key in asked
+            for name, amount, _ in amounts(vendor, asked[vendor.key].charged)
+            if amount > 0 and name in limited
+        }
+        name = pod.name or pod.metadata.generate_name or ""
+        return QuotaAsk(namespace, pod.uid, name, facts, asked, shares, tuple(sorted(keys)))
 
     def judge(self, ask: QuotaAsk) -> QuotaJudgement:
         """The judgement by what the ledger shows; a pod that is judged again after it got its cards is not counted twice."""

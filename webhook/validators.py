@@ -44,6 +44,7 @@ class RefusalReason(StrEnum):
     PRIVILEGED = "privileged"
     NODE_NAME = "node-name"
     QUOTA = "quota"
+    QUOTA_UNKNOWN = "quota-unavailable"
     FAULT = "fault"
 
 
@@ -54,6 +55,8 @@ class Refusal:
     reason: RefusalReason
     message: str
     code: int = 403
+    excesses: tuple[Excess, ...] = ()
+    """Of a refusal for quota: every key that is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +151,10 @@ def within_quota(case: Case) -> Refusal | None:
     return exceeding(judgement.excesses) if judgement.excesses else None
 
 
-def exceeding(excesses: Iterable[Excess]) -> Refusal:
+def exceeding(excesses: tuple[Excess, ...]) -> Refusal:
     """The refusal that names every key that is over, beginning with the words that clients match on."""
-    return Refusal(RefusalReason.QUOTA, "exceeding resource quota: " + "; ".join(str(e) for e in excesses))
+    text = "exceeding resource quota: " + "; ".join(str(e) for e in excesses)
+    return Refusal(RefusalReason.QUOTA, text, excesses=excesses)
 
 
 BEFORE_MUTATION: tuple[Validator, ...] = (has_containers,)
@@ -158,8 +162,8 @@ AFTER_MUTATION: tuple[Validator, ...] = (not_privileged, no_node_name)
 
 BEFORE_EXEMPTIONS: tuple[Validator, ...] = (has_containers, no_protected_keys, not_ignored, our_scheduler)
 """Of the final pod: asked of every one, whoever schedules it."""
-FINAL: tuple[Validator, ...] = (not_privileged, no_node_name, within_quota)
-"""Of the final pod, if it is ours to place."""
+FINAL: tuple[Validator, ...] = (not_privileged, no_node_name)
+"""Of the final pod, if it is ours to place; its quota comes after them."""
 
 
 def first_refusal(validators: Iterable[Validator], case: Case) -> Refusal | None:

@@ -249,16 +249,21 @@ class KubeClient:
 
     async def list_pods(self, namespace: str) -> tuple[list[JsonObject], str]:
         """(PodLister)"""
-        pods: list[JsonObject] = []
+        return await self._list_all(PODS, namespace)
+
+    async def _list_all(
+        self, resource: Resource, namespace: str, label_selector: str | None = None
+    ) -> tuple[list[JsonObject], str]:
+        found: list[JsonObject] = []
         version = ""
-        async for page in self.list_pages(PODS, namespace):
+        async for page in self.list_pages(resource, namespace, label_selector=label_selector):
             items = _object(page.raw).get("items")
             for item in items if isinstance(items, list) else ():
                 if not isinstance(item, dict):
-                    raise MalformedReply(f"list of pods in {namespace}: an item is no object")
-                pods.append(item)
+                    raise MalformedReply(f"list of {resource.label} in {namespace}: an item is no object")
+                found.append(item)
             version = version or page.resource_version
-        return pods, version
+        return found, version
 
     async def patch_pod(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
         """(PodPatcher)"""
@@ -306,6 +311,10 @@ class KubeClient:
     async def create_config_map(self, namespace: str, body: JsonObject) -> JsonObject:
         """(ConfigMapStore)"""
         return await self.create(CONFIG_MAPS, body, namespace)
+
+    async def list_config_maps(self, namespace: str, label_selector: str) -> list[JsonObject]:
+        """(ConfigMapStore)"""
+        return (await self._list_all(CONFIG_MAPS, namespace, label_selector))[0]
 
     async def patch_config_map(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
         """(ConfigMapStore)"""

@@ -17,6 +17,7 @@ from devices.kube.resources import NODES, PODS, RESOURCE_QUOTAS
 from devices.kube.seen import SeenObject
 from devices.ledger import Ledger
 from devices.objects import Node, Pod, Quota, decode_node, decode_pod, decode_quota
+from devices.quota import quota_problems
 
 __all__ = ["FeedApi", "LedgerFeed"]
 
@@ -40,6 +41,8 @@ class _Pods:
         self._ledger = ledger
         self._now = now
         self._problems: dict[str, str] = {}
+        self.watched_to: Callable[[], int] = lambda: 0
+        """How far the watch has come: what is no newer and comes only now was missed, and a list has brought it."""
 
     def known(self) -> Mapping[str, object]:
         return {pod.uid: None for pod in self._ledger.pods()}
@@ -48,10 +51,13 @@ class _Pods:
         for uid in self.known().keys() - {pod.uid for pod in items}:
             self._delete(uid)
         for pod in items:
-            self.put(pod)
+            self._put(pod, by_watch=False)
 
     def put(self, item: Pod) -> None:
-        self._ledger.put_pod(item, self._now())
+        self._put(item, by_watch=_revision(item) > self.watched_to())
+
+    def _put(self, item: Pod, *, by_watch: bool) -> None:
+        self._ledger.put_pod(item, self._now(), by_watch=by_watch)
         problem = self._ledger.pod_problems().get(item.uid, "")
         if problem != self._problems.pop(item.uid, ""):
             _LOG.warning("%s", problem or f"pod {item.namespace}/{item.name}: its allocation can be read again")
@@ -117,9 +123,11 @@ class _Nodes:
 
 
 class _Quotas:
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, changed: Sequence[Callable[[Quota], None]]) -> None:
         self._ledger = ledger
+        self._changed = changed
         self._objects: dict[str, tuple[str, str]] = {}
+        self._said: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def known(self) -> Mapping[str, object]:
         return self._objects
@@ -133,16 +141,21 @@ class _Quotas:
             self.put(quota)
 
     def put(self, item: Quota) -> None:
-        before = set(self._ledger.quota_problems())
         self._objects[item.metadata.uid] = (item.namespace, item.name)
         self._ledger.put_quota(item)
-        for problem in sorted(set(self._ledger.quota_problems()) - before):
-            _LOG.warning("%s", problem)
+        problems = quota_problems(item, self._ledger.quota_names)
+        for problem in problems:
+            if problem not in self._said.get((item.namespace, item.name), ()):
+                _LOG.warning("%s", problem)
+        self._said[item.namespace, item.name] = problems
+        for listener in self._changed:
+            listener(item)
 
     def delete(self, gone: SeenObject) -> None:
         place = self._objects.pop(gone.uid, None)
         if place is not None and place not in self._objects.values():
             self._ledger.delete_quota(*place)
+            self._said.pop(place, None)
 
 
 class LedgerFeed:
@@ -166,12 +179,16 @@ class LedgerFeed:
         """Called with a node's name after each change of it."""
         self.node_gone: list[Listener] = []
         """Called with a node's name after it is gone."""
+        self.quota_changed: list[Callable[[Quota], None]] = []
+        """Called with each ResourceQuota as it is now."""
         registry = registry or CollectorRegistry()
         metrics, settings = ReflectorMetrics(registry), settings or ReflectorSettings()
-        pods = Reflector(client, PODS, decode_pod, _Pods(ledger, now), settings, metrics=metrics)
+        pods_consumer = _Pods(ledger, now)
+        pods = Reflector(client, PODS, decode_pod, pods_consumer, settings, metrics=metrics)
+        pods_consumer.watched_to = lambda: pods.resource_version
         nodes_consumer = _Nodes(ledger, self.node_changed, self.node_gone)
         nodes = Reflector(client, NODES, decode_node, nodes_consumer, settings, metrics=metrics)
-        quotas = Reflector(client, RESOURCE_QUOTAS, decode_quota, _Quotas(ledger), settings, metrics=metrics)
+        quotas = Reflector(client, RESOURCE_QUOTAS, decode_quota, _Quotas(ledger, self.quota_changed), settings, metrics=metrics)
         self._pods, self._nodes, self._quotas = pods, nodes, quotas
         self.freshness = Freshness(pods, client, own_pod, registry=registry)
         self._has_own_pod = own_pod is not None
@@ -207,6 +224,23 @@ class LedgerFeed:
     async def wait_for_pods(self, resource_version: str, timeout_s: float) -> bool:
         """True as soon as this revision's pod changes are in the ledger, False after the time."""
         return await self._pods.wait_for_revision(resource_version, timeout_s)
+
+    def take_list(self, namespace: str, pods: Sequence[Pod], revision: int) -> bool:
+        """Bring the ledger up to a quorum list of one namespace; whether it showed a pod that the watch has missed."""
+        missed = False
+        listed = {pod.uid for pod in pods}
+        for pod in pods:
+            if self._ledger.pod(pod.uid) is None and self._ledger.shown(pod.uid) is None and not pod.is_finished:
+                missed = missed or _revision(pod) <= self._pods.resource_version
+            self._ledger.put_pod(pod, self._now(), by_watch=False)
+        for uid in [uid for uid in self._ledger.charged_in(namespace) if uid not in listed]:
+            known = self._ledger.pod(uid)
+            if known is not None and _revision(known) <= revision:
+                self._ledger.delete_pod(uid)
+        if missed:
+            _LOG.warning("the pod watch has missed pods of namespace %s: listing everything again", namespace)
+            self._pods.request_resync()
+        return missed
 
     async def start(self) -> None:
         """Begin to follow."""

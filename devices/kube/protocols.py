@@ -102,6 +102,10 @@ class ConfigMapStore(Protocol):
         """The object as stored. Raises AlreadyExists, OutcomeUnknown and every other KubeError."""
         ...
 
+    async def list_config_maps(self, namespace: str, label_selector: str) -> list[JsonObject]:
+        """The ConfigMaps with these labels, read with quorum. Raises KubeError."""
+        ...
+
     async def patch_config_map(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
         """The object as stored. Raises Conflict (a precondition fails), OutcomeUnknown and every other KubeError."""
         ...
