@@ -43,7 +43,9 @@ def _device_config(settings: Settings) -> DeviceConfig:
 
 
 async def _serve(settings: Settings) -> None:
-    ledger = Ledger(_device_config(settings), settings.node_selector, settings.reservation_timeout_s)
+    ledger = Ledger(
+        _device_config(settings), settings.node_selector, settings.reservation_timeout_s, settings.quota_counts
+    )
     client_settings = ClientSettings(
         user_agent="slotwise-scheduler",
         timeout_s=settings.kube_timeout_s,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from devices.ledger import PLACED, QUOTA_COUNTS
 from scheduler.errors import SettingsError
 from serving.flags import (
     add_bool_flag,
@@ -64,6 +65,8 @@ class Settings:
     """How long a reservation counts that is not seen bound."""
     handshake: str = "auto"
     """`auto`: answer only device plugins that still use the handshake; `always` as HAMi; `never`."""
+    quota_counts: str = PLACED
+    """Which pods count as used quota, `placed` or `admitted`: the same as the webhook's."""
     legacy_metrics: bool = False
     """Also the gauges' names from before HAMi 2.10."""
     event_nodes: int = 100
@@ -90,6 +93,7 @@ class Settings:
             ("--node-choice", self.node_choice, NODE_CHOICES),
             ("--node-lock", self.node_lock, NODE_LOCKS),
             ("--handshake", self.handshake, HANDSHAKES),
+            ("--quota-counts", self.quota_counts, QUOTA_COUNTS),
         ):
             if given not in accepted:
                 raise SettingsError(f"{flag}: {given!r} is not accepted: expected {', '.join(accepted)}")
@@ -172,6 +176,11 @@ def _parser() -> argparse.ArgumentParser:
         "--node-choice",
         default="extender",
         help="extender: filter returns one node; scheduler: all that fit, kube-scheduler chooses (default extender)",
+    )
+    placing.add_argument(
+        "--quota-counts",
+        default=PLACED,
+        help="which pods count as used quota, as for the webhook: placed (default) or admitted",
     )
     placing.add_argument(
         "--reservation-timeout", type=value(duration), default=660.0, metavar="DURATION", help="default 11m"
@@ -270,6 +279,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         bind_timeout_s=given.bind_timeout,
         reservation_timeout_s=given.reservation_timeout,
         handshake=given.handshake,
+        quota_counts=given.quota_counts,
         legacy_metrics=given.legacy_metrics,
         event_nodes=given.event_nodes,
         decisions_kept=given.decisions_kept,

@@ -42,7 +42,8 @@ def device_config(settings: Settings) -> DeviceConfig:
 
 
 async def _serve(settings: Settings) -> None:
-    ledger = Ledger(device_config(settings), settings.node_selector)
+    counts = settings.admission.quota_counts
+    ledger = Ledger(device_config(settings), settings.node_selector, quota_counts=counts)
     client_settings = ClientSettings(
         user_agent="slotwise-webhook",
         timeout_s=settings.kube_timeout_s,

@@ -120,8 +120,11 @@ class Admission:
         apply_family_rules(Mutation(PodEdit(pod), self._config, self._settings, case.advice, cluster=self._ledger))
         if refusal := first_refusal(FINAL, case):
             return _refused(pod, refusal, case.advice)
+        verdict = self._within_quota(pod, case)
+        if not verdict.allowed:
+            return verdict
         self._advise(final, case)
-        return self._within_quota(pod, case)
+        return replace(verdict, warnings=case.advice.texts())
 
     def _within_quota(self, pod: JsonObject, case: Case) -> Verdict:
         """Judged by the books where quota counts what holds cards; else the caller has to settle `ask` with the record."""
@@ -194,8 +197,6 @@ def _allowed(pod: JsonObject, message: str = "", advice: Advice | None = None) -
     return Verdict(True, message, 200, pod, [], advice.texts() if advice else ())
 
 
-def _refused(
-    pod: JsonObject, refusal: Refusal, advice: Advice | None = None, ask: QuotaAsk | None = None
-) -> Verdict:
+def _refused(pod: JsonObject, refusal: Refusal, advice: Advice | None = None, ask: QuotaAsk | None = None) -> Verdict:
     texts = advice.texts() if advice else ()
     return Verdict(False, refusal.message, refusal.code, pod, [], texts, refusal.reason, ask, refusal.excesses)

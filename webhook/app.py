@@ -12,6 +12,8 @@ from serving.metrics import RequestMetrics, metrics_handler
 from webhook.admission import Admission, Verdict
 from webhook.handlers import BODY_LIMIT_BYTES, Review, review_handler
 from webhook.metrics import AdmissionMetrics
+from webhook.quota_gate import Admitter, settled
+from webhook.quota_views import QuotaViews
 from webhook.wire import JsonObject
 
 __all__ = ["ADMISSION", "METRICS", "add_drop_in_route", "add_routes", "admission_app", "plain_app"]
@@ -23,19 +25,22 @@ _access = logging.getLogger("webhook.access")
 _PLAIN_BODY_LIMIT_BYTES = 2**16
 
 
-def add_routes(app: web.Application, admission: Admission, metrics: AdmissionMetrics) -> None:
-    """Serve `POST /webhook` (mutating) and `POST /validate` (validating) on `app`."""
+def add_routes(
+    app: web.Application, admission: Admission, metrics: AdmissionMetrics, admitter: Admitter | None = None
+) -> None:
+    """Serve `POST /webhook` (mutating) and `POST /validate` (validating) on `app`; `admitter` has the last word on quota."""
     app[ADMISSION], app[METRICS] = admission, metrics
 
-    def mutate(review: Review, pod: JsonObject) -> Verdict:
+    async def mutate(review: Review, pod: JsonObject) -> Verdict:
         return admission.mutate(_of_kind(review, pod), review.namespace, operation=review.operation)
 
-    def validate(review: Review, pod: JsonObject) -> Verdict:
+    async def validate(review: Review, pod: JsonObject) -> Verdict:
         if review.kind != "Pod":
             # Refusing what somebody's rules send here by mistake would stop objects that are no business of ours.
             warning = f"slotwise checks pods only, this {review.kind} was let through unseen"
             return Verdict(True, "", 200, pod, [], (warning,))
-        return admission.validate(pod, review.namespace, operation=review.operation)
+        verdict = admission.validate(pod, review.namespace, operation=review.operation)
+        return await settled(verdict, admitter, dry_run=review.dry_run)
 
     app.router.add_post("/webhook", review_handler("/webhook", mutate, metrics))
     app.router.add_post("/validate", review_handler("/validate", validate, metrics))
@@ -45,7 +50,7 @@ def add_drop_in_route(app: web.Application, admission: Admission, metrics: Admis
     """Serve `POST /webhook` as HAMi does, mutation and validation in one, on `app`."""
     app[ADMISSION], app[METRICS] = admission, metrics
 
-    def drop_in(review: Review, pod: JsonObject) -> Verdict:
+    async def drop_in(review: Review, pod: JsonObject) -> Verdict:
         return admission.drop_in(_of_kind(review, pod), review.namespace, operation=review.operation)
 
     app.router.add_post("/webhook", review_handler("/webhook", drop_in, metrics))
@@ -56,18 +61,28 @@ def _of_kind(review: Review, pod: JsonObject) -> JsonObject:
     return pod if review.kind == "Pod" else {"kind": review.kind, **pod}
 
 
-def admission_app(admission: Admission, metrics: AdmissionMetrics, request_metrics: RequestMetrics) -> web.Application:
+def admission_app(
+    admission: Admission,
+    metrics: AdmissionMetrics,
+    request_metrics: RequestMetrics,
+    admitter: Admitter | None = None,
+) -> web.Application:
     """The application of the TLS port."""
     app = new_app(client_max_size=BODY_LIMIT_BYTES, metrics=request_metrics, log=_access)
-    add_routes(app, admission, metrics)
+    add_routes(app, admission, metrics, admitter)
     return app
 
 
 def plain_app(
-    registry: CollectorRegistry, request_metrics: RequestMetrics, not_ready: NotReady, drain: Drain
+    registry: CollectorRegistry,
+    request_metrics: RequestMetrics,
+    not_ready: NotReady,
+    drain: Drain,
+    quotas: QuotaViews,
 ) -> web.Application:
-    """The application of the plain port: `/healthz`, `/readyz`, `/metrics`."""
+    """The application of the plain port: `/healthz`, `/readyz`, `/metrics`, `/quotas`."""
     app = new_app(client_max_size=_PLAIN_BODY_LIMIT_BYTES, metrics=request_metrics, log=_access)
     add_health(app, not_ready, drain)
     app.router.add_get("/metrics", metrics_handler(registry))
+    app.add_routes(quotas.routes())
     return app

@@ -1,11 +1,13 @@
 """The webhook's settings, and reading them from the command line (HAMi v2.10's flag names where one exists)."""
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from devices.ledger import PLACED, QUOTA_COUNTS
 from serving.flags import (
     add_bool_flag,
     add_cluster_flags,
@@ -22,8 +24,9 @@ from webhook.errors import SettingsError
 __all__ = ["AdmissionSettings", "Settings", "parse"]
 
 IGNORED_DEVICE_PODS = ("deny", "warn", "allow")
-QUOTA_COUNTS = ("placed",)
 ANY_SCHEDULER = "*"
+DEFAULT_NAMESPACE = "slotwise-system"
+NAMESPACE_VARIABLE = "POD_NAMESPACE"
 KLOG_DEBUG = 4
 """klog's verbosity from which it is chatty."""
 _PORT_MAX = 65535
@@ -43,18 +46,18 @@ class AdmissionSettings:
     """What `/validate` does to a pod that asks for a device and carries `hami.io/webhook: ignore`: deny, warn or allow."""
     quota_in_webhook: bool = False
     """Check quota in `/webhook` too, where no validating webhook is installed."""
-    quota_counts: str = "placed"
-    """Which pods count as used quota: `placed`, those that hold cards."""
+    quota_counts: str = PLACED
+    """Which pods count as used quota: `placed`, those that hold cards; `admitted`, every live pod from its creation."""
 
     def __post_init__(self) -> None:
         if self.ignored_device_pods not in IGNORED_DEVICE_PODS:
             raise SettingsError(
                 f"--ignored-device-pods: {self.ignored_device_pods!r} is not accepted: expected {', '.join(IGNORED_DEVICE_PODS)}"
             )
-        if self.quota_counts == "admitted":
-            raise SettingsError("--quota-counts: admitted is not available in this version: expected placed")
         if self.quota_counts not in QUOTA_COUNTS:
-            raise SettingsError(f"--quota-counts: {self.quota_counts!r} is not accepted: expected placed")
+            raise SettingsError(
+                f"--quota-counts: {self.quota_counts!r} is not accepted: expected {', '.join(QUOTA_COUNTS)}"
+            )
 
     def lets_pass(self, scheduler: str) -> bool:
         """Whether a device pod may go to this scheduler, which is not ours."""
@@ -82,6 +85,10 @@ class Settings:
     """Which of the families that are off by default are on."""
     node_selector: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Labels a node must have for its cards to count in quota arithmetic and advice."""
+    own_namespace: str = DEFAULT_NAMESPACE
+    """Slotwise's own namespace, where admissions are recorded with `--quota-counts=admitted`."""
+    quota_annotation: bool = False
+    """Write what is used into an annotation of each ResourceQuota."""
     kubeconfig: str | None = None
     kube_qps: float = 500.0
     kube_burst: int = 1000
@@ -160,7 +167,18 @@ def _parser() -> argparse.ArgumentParser:
         help="what /validate does to device pods labelled hami.io/webhook: ignore (default deny)",
     )
     pods.add_argument(
-        "--quota-counts", default="placed", help="which pods count as used quota (default placed: with cards)"
+        "--quota-counts",
+        default=PLACED,
+        help="which pods count as used quota: placed (default), those with cards; admitted, every live pod from its creation",
+    )
+    pods.add_argument(
+        "--own-namespace",
+        default="",
+        metavar="NAME",
+        help=f"Slotwise's namespace, for admission records (default ${NAMESPACE_VARIABLE}, else {DEFAULT_NAMESPACE})",
+    )
+    add_bool_flag(
+        pods, "--quota-annotation", False, "write what is used to the annotation slotwise.io/quota-used of quotas"
     )
     add_bool_flag(pods, "--quota-in-webhook", False, "check quota in /webhook too, beside /validate")
     add_cluster_flags(parser)
@@ -168,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse(argv: Sequence[str]) -> Settings:
+def parse(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> Settings:
     """The settings from command line arguments; argparse exits 2 on flags that are unknown or unreadable.
 
     Raises `SettingsError` for values that are readable but not accepted.
@@ -192,6 +210,8 @@ def parse(argv: Sequence[str]) -> Settings:
         device_config_file=given.device_config_file,
         enabled_families=enabled_families(given),
         node_selector=MappingProxyType(given.node_label_selector),
+        own_namespace=given.own_namespace or environment.get(NAMESPACE_VARIABLE) or DEFAULT_NAMESPACE,
+        quota_annotation=given.quota_annotation,
         kubeconfig=given.kubeconfig,
         kube_qps=given.kube_qps,
         kube_burst=given.kube_burst,

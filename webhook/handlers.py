@@ -2,7 +2,7 @@
 
 import base64
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -27,7 +27,7 @@ BODY_LIMIT_BYTES = 7 * 2**20
 
 _FAULT = "internal error of the admission webhook, see its log"
 _LOGGED_MAX = 300
-_REASONS = {400: "BadRequest", 403: "Forbidden", 422: "Invalid", 500: "InternalError"}
+_REASONS = {400: "BadRequest", 403: "Forbidden", 422: "Invalid", 500: "InternalError", 503: "ServiceUnavailable"}
 """Kubernetes' own words for the codes."""
 
 
@@ -52,7 +52,7 @@ class Review:
         return f"{self.namespace}/{metadata.get('name') or str(metadata.get('generateName') or '') + '*'}"
 
 
-Judge = Callable[[Review, JsonObject], Verdict]
+Judge = Callable[[Review, JsonObject], Awaitable[Verdict]]
 
 
 def _text(document: JsonObject, key: str, default: str = "") -> str:
@@ -113,7 +113,7 @@ def answer_of(review: Review, verdict: Verdict) -> AdmissionReview:
     return {"apiVersion": review.api_version, "kind": "AdmissionReview", "response": response}
 
 
-def _judged(judge: Judge, review: Review, path: str) -> Verdict:
+async def _judged(judge: Judge, review: Review, path: str) -> Verdict:
     """The verdict; a fault of ours refuses the pod without a word about the inside, and is logged here, once."""
     pod = review.pod
     if review.operation != CREATE:
@@ -121,7 +121,7 @@ def _judged(judge: Judge, review: Review, path: str) -> Verdict:
     if pod is None:
         return Verdict(False, "object is not a Pod: there is none", 400, {}, [], reason=RefusalReason.NOT_A_POD)
     try:
-        return judge(review, pod)
+        return await judge(review, pod)
     except Exception:
         logger.exception("%s: judging pod %s failed", path, review.name)
         return Verdict(False, _FAULT, 500, pod, [], reason=RefusalReason.FAULT)
@@ -152,11 +152,13 @@ def review_handler(path: str, judge: Judge, metrics: AdmissionMetrics) -> Handle
     async def handle(request: web.Request) -> web.StreamResponse:
         review = decode_review(await read_json_body(request, BODY_LIMIT_BYTES))
         began = perf_counter()
-        verdict = _judged(judge, review, path)
+        verdict = await _judged(judge, review, path)
         outcome = _outcome(verdict)
         metrics.answered(path, outcome, perf_counter() - began)
         if outcome == "denied" and verdict.reason is not None:
             metrics.denied(path, verdict.reason)
+        if verdict.ask is not None and not review.dry_run:
+            metrics.quota_answered(verdict.ask, verdict.allowed, verdict.excesses)
         request[OUTCOME] = _log_words(review, verdict, outcome)
         return web.Response(body=orjson.dumps(answer_of(review, verdict)), content_type="application/json")
 

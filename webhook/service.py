@@ -1,23 +1,30 @@
 """The webhook service put together: one ledger, two applications, the certificate, and who feeds the ledger."""
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
-from devices.ledger import Ledger
+from devices.kube.feed import LedgerFeed
+from devices.kube.protocols import EventWriter
+from devices.ledger import ADMITTED, Ledger
 from serving.drain import Drain
 from serving.metrics import RequestMetrics
 from serving.server import Listener
 from serving.tls import TlsReloader
 from webhook.admission import Admission
+from webhook.admitted.store import Admissions, AdmissionsApi, AdmittedSettings
 from webhook.app import admission_app, plain_app
 from webhook.config import Settings
+from webhook.errors import SettingsError
 from webhook.metrics import AdmissionMetrics
+from webhook.quota_objects import QuotaAnnotations, QuotaEvents, QuotaPatcher
+from webhook.quota_views import QuotaViews
 
-__all__ = ["Feed", "WebhookService"]
+__all__ = ["Feed", "WebhookApi", "WebhookService"]
 
 
 class Feed(Protocol):
@@ -28,19 +35,24 @@ class Feed(Protocol):
         ...
 
 
+class WebhookApi(AdmissionsApi, EventWriter, QuotaPatcher, Protocol):
+    """What the webhook asks of the API server; `devices.kube.client.KubeClient` has it."""
+
+
 class WebhookService:
     """Everything that runs; ledger and feed are the caller's, who starts and stops the feed.
 
-    Without a feed the ledger counts as current: whoever shares it in-process keeps it so. Raises `TlsFilesError` for a certificate
-    that cannot be served.
+    Without a feed the ledger counts as current: whoever shares it in-process keeps it so. Counting `admitted` needs client and feed.
+    Raises `TlsFilesError` for a certificate that cannot be served, `SettingsError` where something is missing.
     """
 
     def __init__(
         self,
         settings: Settings,
         ledger: Ledger,
-        feed: Feed | None = None,
+        feed: Feed | LedgerFeed | None = None,
         *,
+        client: WebhookApi | None = None,
         registry: CollectorRegistry | None = None,
         drain: Drain | None = None,
     ) -> None:
@@ -54,10 +66,38 @@ class WebhookService:
             if settings.cert_file is not None and settings.key_file is not None
             else None
         )
+        self.admissions = self._new_admissions(ledger, feed, client)
+        self._runs: list[Callable[[], Coroutine[None, None, None]]] = []
+        if self.admissions is not None:
+            self._runs.append(self.admissions.run)
+        if client is not None and isinstance(feed, LedgerFeed):
+            events = QuotaEvents(client, ledger, time.time, self.registry)
+            feed.quota_changed.append(events.changed)
+            for quota in ledger.quotas():
+                events.changed(quota)
+            self._runs.append(events.run)
+        if client is not None and settings.quota_annotation:
+            self._runs.append(QuotaAnnotations(client, ledger).run)
+        if self._tls is not None:
+            self._runs.append(self._tls.watch)
         requests = RequestMetrics(self.registry)
-        self._admission_app = admission_app(self.admission, AdmissionMetrics(self.registry), requests)
-        self._plain_app = plain_app(self.registry, requests, self.not_ready, self.drain)
-        self._watching: asyncio.Task[None] | None = None
+        self._admission_app = admission_app(self.admission, AdmissionMetrics(self.registry), requests, self.admissions)
+        views = QuotaViews(ledger, self.admissions)
+        self._plain_app = plain_app(self.registry, requests, self.not_ready, self.drain, views)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _new_admissions(
+        self, ledger: Ledger, feed: Feed | LedgerFeed | None, client: WebhookApi | None
+    ) -> Admissions | None:
+        counts = self._settings.admission.quota_counts
+        if ledger.quota_counts != counts:
+            raise SettingsError(f"--quota-counts: {counts!r}, but the ledger counts {ledger.quota_counts!r}")
+        if counts != ADMITTED:
+            return None
+        if client is None or not isinstance(feed, LedgerFeed):
+            raise SettingsError("--quota-counts: admitted needs the API server, where admissions are recorded")
+        settings = AdmittedSettings(namespace=self._settings.own_namespace)
+        return Admissions(client, feed, ledger, settings, registry=self.registry)
 
     def not_ready(self) -> Sequence[str]:
         """Why the service cannot decide truthfully right now; nothing means ready."""
@@ -73,14 +113,16 @@ class WebhookService:
         ]
 
     async def start(self) -> None:
-        """Begin to follow changes of the certificate files."""
-        if self._tls is not None and self._watching is None:
-            self._watching = asyncio.create_task(self._tls.watch())
+        """Begin what runs beside the requests."""
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(run()) for run in self._runs]
 
     async def stop(self) -> None:
         """Stop what `start` began."""
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in self._tasks:
+            task.cancel()
             with suppress(asyncio.CancelledError):
-                await self._watching
-            self._watching = None
+                await task
+        self._tasks = []
+        if self.admissions is not None:
+            await self.admissions.stop()

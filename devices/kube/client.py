@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from devices.kube.config import ClusterAccess
 from devices.kube.errors import MalformedReply, OutcomeUnknown
 from devices.kube.protocols import JsonObject
-from devices.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, Resource
+from devices.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, RESOURCE_QUOTAS, Resource
 from devices.kube.transport import Call, ClientSettings, Transport, unreachable
 
 __all__ = ["MALFORMED", "ClientSettings", "KubeClient", "Page", "WatchEvent"]
@@ -319,6 +319,10 @@ class KubeClient:
     async def patch_config_map(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
         """(ConfigMapStore)"""
         return await self.merge_patch(CONFIG_MAPS, name, body, namespace)
+
+    async def patch_quota(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
+        """Merge-patch a ResourceQuota; preconditions as for `merge_patch`."""
+        return await self.merge_patch(RESOURCE_QUOTAS, name, body, namespace)
 
 
 def _selectors(label: str | None, fields: str | None) -> dict[str, str]:

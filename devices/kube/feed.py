@@ -123,7 +123,7 @@ class _Nodes:
 
 
 class _Quotas:
-    def __init__(self, ledger: Ledger, changed: Sequence[Callable[[Quota], None]]) -> None:
+    def __init__(self, ledger: Ledger, changed: Sequence[Callable[[Quota], None]] = ()) -> None:
         self._ledger = ledger
         self._changed = changed
         self._objects: dict[str, tuple[str, str]] = {}
@@ -188,7 +188,9 @@ class LedgerFeed:
         pods_consumer.watched_to = lambda: pods.resource_version
         nodes_consumer = _Nodes(ledger, self.node_changed, self.node_gone)
         nodes = Reflector(client, NODES, decode_node, nodes_consumer, settings, metrics=metrics)
-        quotas = Reflector(client, RESOURCE_QUOTAS, decode_quota, _Quotas(ledger, self.quota_changed), settings, metrics=metrics)
+        quotas = Reflector(
+            client, RESOURCE_QUOTAS, decode_quota, _Quotas(ledger, self.quota_changed), settings, metrics=metrics
+        )
         self._pods, self._nodes, self._quotas = pods, nodes, quotas
         self.freshness = Freshness(pods, client, own_pod, registry=registry)
         self._has_own_pod = own_pod is not None
@@ -224,6 +226,10 @@ class LedgerFeed:
     async def wait_for_pods(self, resource_version: str, timeout_s: float) -> bool:
         """True as soon as this revision's pod changes are in the ledger, False after the time."""
         return await self._pods.wait_for_revision(resource_version, timeout_s)
+
+    def resync_pods(self) -> None:
+        """Make a full list of the pods soon and compare."""
+        self._pods.request_resync()
 
     def take_list(self, namespace: str, pods: Sequence[Pod], revision: int) -> bool:
         """Bring the ledger up to a quorum list of one namespace; whether it showed a pod that the watch has missed."""

@@ -70,13 +70,9 @@ def test_unreadable_flags(flag: str, text: str, capsys: pytest.CaptureFixture[st
 
 
 REFUSED = {
-    "admitted": (
-        ["--quota-counts=admitted"],
-        "webhook: --quota-counts: admitted is not available in this version: expected placed\n",
-    ),
     "another word for quota": (
         ["--quota-counts=all"],
-        "webhook: --quota-counts: 'all' is not accepted: expected placed\n",
+        "webhook: --quota-counts: 'all' is not accepted: expected placed, admitted\n",
     ),
     "half a pair": (["--cert_file=x"], "webhook: --cert_file and --key_file belong together: give both or neither\n"),
     "a negative time": (["--drain-timeout=-1s"], "webhook: --kube-timeout and --drain-timeout must not be negative\n"),

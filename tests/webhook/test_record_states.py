@@ -177,11 +177,9 @@ def search(bounds: Bounds) -> tuple[int, int]:
 
 SEARCHES = {
     "4 pods, 3 replicas, one at a time": Bounds(4, 3, 1, lists=False, restarts=False),
-    "4 pods, 2 replicas, two at a time": Bounds(4, 2, 2, lists=False, restarts=False),
-    "3 pods, 2 replicas, lists": Bounds(3, 2, 1, restarts=False),
+    "3 pods, 3 replicas, two at a time": Bounds(3, 3, 2, lists=False, restarts=False),
     "2 pods, 2 replicas, lists and restarts": Bounds(2, 2, 1),
     "2 pods, 2 replicas, events that no watch delivers": Bounds(2, 2, 1, lost_events=True),
-    "3 pods, 2 replicas, events that no watch delivers": Bounds(3, 2, 1, restarts=False, lost_events=True),
 }
 
 

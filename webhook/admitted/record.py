@@ -39,6 +39,9 @@ __all__ = [
 ]
 
 
+NO_FACTS = ScopeFacts()
+
+
 class RecordError(ValueError):
     """The text of a record cannot be read."""
 
@@ -48,7 +51,7 @@ class Entry:
     """An admission: what the pod is charged by vendor key, what decides which quotas cover it, and its name for people."""
 
     charges: Mapping[str, Charge]
-    facts: ScopeFacts = ScopeFacts()
+    facts: ScopeFacts = NO_FACTS
     pod: str = ""
 
 

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import random as random_module
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -24,6 +24,7 @@ from webhook.admitted.record import (
     Outstanding,
     Record,
     RecordError,
+    View,
     decide,
     decode,
     encode,
@@ -40,6 +41,7 @@ RECORD_LABEL: Final = "slotwise.io/quota-record"
 _NAMESPACE_ANNOTATION: Final = "slotwise.io/quota-namespace"
 _PODS_A_SECOND: Final = 500
 """A list made only to check a refusal may cost so much."""
+NOTHING_AGAINST: Final = QuotaJudgement()
 _log = logging.getLogger(__name__)
 
 
@@ -99,6 +101,7 @@ class _Waiting:
     dry_run: bool
     since: float
     done: asyncio.Future[QuotaJudgement]
+    judgement: QuotaJudgement = NOTHING_AGAINST
 
     @property
     def uid(self) -> str:
@@ -211,13 +214,27 @@ class Admissions:
             if one in space.waiting:  # the caller has gone before it was looked at
                 space.waiting.remove(one)
 
+    def held(self, namespace: str) -> Mapping[str, Entry]:
+        """What is admitted and not yet seen, as last read or written."""
+        space = self._namespaces.get(namespace)
+        if space is None or space.held is None:
+            return {}
+        return self._unseen(space.held.record, self._view(space))
+
+    @staticmethod
+    def _unseen(record: Record, view: View) -> Mapping[str, Entry]:
+        return {
+            uid: entry
+            for uid, entry in record.entries.items()
+            if view.shown(uid) is None and not view.counts(uid) and not view.is_over(uid)
+        }
+
     async def outstanding(self, namespace: str) -> Record:
         """The record as stored, without what our own ledger counts already. Raises KubeError."""
         held = await self._read_object(namespace)
         record = held.record if held is not None else Record()
         view = self._view(self._namespaces.get(namespace) or _Namespace(namespace))
-        kept = {u: e for u, e in record.entries.items() if view.shown(u) is None and not view.counts(u)}
-        return Record(record.seen_through, record.listed_through, kept)
+        return Record(record.seen_through, record.listed_through, self._unseen(record, view))
 
     async def run(self) -> None:
         """Look through the records until cancelled: entries whose pods came, ended or never came go."""
@@ -312,6 +329,8 @@ class Admissions:
             await self._reach(space, space.held.record)
             view = self._view(space)
             asking = [one for one in batch if not one.done.done()]
+            for one in asking:
+                one.judgement = NOTHING_AGAINST
             # What is not to be recorded is decided last: it must not take room from what is.
             asking.sort(key=lambda one: one.dry_run)
             decision = decide(space.held.record, view, asking, self._fits, self._settings.record_bytes)
@@ -321,35 +340,30 @@ class Admissions:
             if decision.refused and self._may_list(space):
                 await self._list(space, "refusal")
                 continue
-            for one in decision.refused:
-                self._answer(one, self._judged(one.ask, Outstanding(space.held.record, view)))
-            for one in decision.crowded:
-                text = f"{len(space.held.record.entries)} admissions are under way at once, try again"
-                one.done.set_exception(self._unavailable(space, text))
             recorded = {one.uid for one in decision.admitted if not one.dry_run}
             entries = {uid: entry for uid, entry in decision.entries.items() if uid in recorded}
-            before = Outstanding(space.held.record, view)
-            verdicts = [(one, self._judged(one.ask, before)) for one in decision.admitted]
+            # Nobody is told anything before the write: those refused may have had to give way to others of the batch.
             if not entries or await self._write(space, merged(pruned(space.held.record, view), entries)):
                 self._together.observe(len(entries))
-                for one, judgement in verdicts:
-                    self._answer(one, QuotaJudgement((), judgement.warnings))
+                for one in decision.crowded:
+                    self._fail(space, [one], "too many admissions are under way at once, try again")
+                for one in (*decision.admitted, *decision.refused):
+                    self._answer(one)
                 return
             attempts += 1
             is_newest = False
             await self._sleep(min(0.05, 0.001 * 2.0 ** min(attempts, 6)) * self._random())
 
     def _fits(self, one: _Waiting, outstanding: Outstanding) -> bool:
-        return not self._judged(one.ask, outstanding).excesses
-
-    def _judged(self, ask: QuotaAsk, outstanding: Outstanding) -> QuotaJudgement:
+        ask = one.ask
         standings = self._ledger.standings(ask.namespace, ask.facts, without=ask.uid)
-        return self._quota.judge_against(ask, outstanding.on_top_of(standings))
+        one.judgement = self._quota.judge_against(ask, outstanding.on_top_of(standings))
+        return not one.judgement.excesses
 
     @staticmethod
-    def _answer(one: _Waiting, judgement: QuotaJudgement) -> None:
+    def _answer(one: _Waiting) -> None:
         if not one.done.done():
-            one.done.set_result(judgement)
+            one.done.set_result(one.judgement)
 
     # --- views ---
 
