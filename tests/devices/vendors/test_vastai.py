@@ -124,7 +124,7 @@ def die_nodes(draw: st.DrawFn) -> list[CardState]:
 
 
 def _custom(aic: str | None) -> dict[str, object]:
-    return {"DeviceStrategy": "die"} | ({} if aic is None else {"AIC": aic})
+    return {"DeviceStrategy": "die"} if aic is None else {"DeviceStrategy": "die", "AIC": aic}
 
 
 @given(die_nodes(), st.integers(1, 4))
