@@ -19,7 +19,7 @@ from scheduler.ask import Ask, Defaults, ask_of
 from scheduler.bind import BindRequest, BindSettings, PodBinder
 from scheduler.diagnosis import EventText
 from scheduler.engine import Engine, Filtered
-from scheduler.nodelock import LockSettings, NodeLocks
+from scheduler.nodelock import LockSettings, NodeLocks, lock_formats
 from tests import builders
 
 NOW_S = 1_780_000_000.0
@@ -255,7 +255,7 @@ class World:
         self.api.on_node = self._node_seen
         self.ledger = Ledger(config)
         self.engine = Engine(self.ledger, Defaults(card_policy))
-        self.locks = NodeLocks(self.api, self.clock, LockSettings())
+        self.locks = NodeLocks(self.api, self.clock, LockSettings(), lock_formats(config.vendors))
         self.said = Said()
         settings = BindSettings(node_lock)
         self.binder = PodBinder(self.engine, self.api, self.locks, self.clock, self.said, settings)

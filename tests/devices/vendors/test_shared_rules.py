@@ -1,0 +1,92 @@
+"""Rules that hold for every vendor and went wrong for some: types, quota, registration, positions."""
+
+import json
+
+import pytest
+
+from devices.objects import node_of
+from tests.devices.vendors.driver import filtered, pod, refusal, registered, text_of, world
+from tests.devices.vendors.samples import CONFIG, VENDORS, node_document, share
+from tests.scheduler.builders import World, uuids
+
+TYPES = {
+    "Biren": ("Biren166M", "BR100"),
+    "Vastai": ("Vastai-VA16", "VA16"),
+    "XPU": ("XPU-P800", "P800"),
+    "DCU": ("DCU-K100", "K100"),
+    "AMD": ("amd instinct", "MI210"),
+}
+
+
+@pytest.mark.parametrize("key", TYPES)
+def test_a_card_whose_type_does_not_name_its_vendor_is_never_offered(key: str) -> None:
+    """BIR-3, VAS-2."""
+    vendor = VENDORS[key]
+    named, unnamed = TYPES[key]
+    for model, fits in ((named, True), (unnamed, False)):
+        document = node_document(vendor, cards=1)
+        annotation = vendor.registration[0]
+        text = document["metadata"]["annotations"][annotation]
+        document["metadata"]["annotations"][annotation] = text.replace(f"{key} X", model)
+        here = World(node_of(document), config=CONFIG)
+        found = filtered(here, share(vendor))
+        assert found.nodes == ("n1",) if fits else refusal(found) == "NodeInsufficientDevice"
+
+
+def test_cards_of_one_chip_are_none_of_another_whose_name_begins_alike() -> None:
+    """BUG-TYPE1: the pod was bound where kubelet then refused it."""
+    here = World(node_of(node_document(VENDORS["Ascend910B4-1"])), config=CONFIG)
+    assert refusal(filtered(here, share(VENDORS["Ascend910B4"]))) == "NodeInsufficientDevice"
+    assert filtered(here, share(VENDORS["Ascend910B4-1"])).nodes == ("n1",)
+
+
+def test_biren_cards_have_all_compute_and_share_by_count_alone() -> None:
+    card = {"id": "BR-0", "count": 2, "devmem": 32768, "devcore": 7, "type": "Biren166M", "health": True}
+    here = world(registered({VENDORS["Biren"].registration[0]: [card]}))
+    state = here.ledger.state("n1")
+    assert state is not None
+    assert [found.card.cores for found in state.cards] == [100]
+    for name in ("a", "b"):
+        found = filtered(here, {"birentech.com/gpu": 1}, name)
+        assert text_of(here, found, VENDORS["Biren"].allocated) == "BR-0,Biren,0,0:;"
+    assert refusal(filtered(here, {"birentech.com/gpu": 1}, "c")) == "1/1 CardTimeSlicingExhausted"
+
+
+def test_an_old_registration_in_text_has_no_indexes() -> None:
+    """DCU-3: seven fields; ties then go by UUID."""
+    text = "DCU-72,4,32768,100,DCU-K100_AI,0,true:DCU-71,4,32768,100,DCU-K100_AI,0,true:"
+    here = world(registered({"hami.io/node-dcu-register": text}))
+    assert uuids(filtered(here, {"hygon.com/dcunum": 1, "hygon.com/dcumem": 1})) == ["DCU-72"]
+
+
+def test_an_id_that_no_text_could_hold_is_dropped_with_a_reason() -> None:
+    """VXP-3: bus ids."""
+    cards = [
+        {"id": identity, "count": 4, "devmem": 98304, "devcore": 100, "type": "XPU-P800", "health": True}
+        for identity in ("0000:3b:00.0", "xpu-a0")
+    ]
+    here = world(registered({"hami.io/node-register-xpu": json.dumps(cards)}))
+    state = here.ledger.state("n1")
+    assert state is not None
+    assert [found.card.uuid for found in state.cards] == ["xpu-a0"]
+    (problem,) = here.ledger.problems_of("n1")
+    assert "'0000:3b:00.0' must not contain" in problem
+
+
+def test_positions_stay_where_the_type_is_another_than_the_key() -> None:
+    """BUG-ENC1, AMD-5: empty positions were lost."""
+    here = World(node_of(node_document(VENDORS["AMD"])), config=CONFIG)
+    one = pod([{}, share(VENDORS["AMD"]), {}])
+    assert text_of(here, here.filter(one), VENDORS["AMD"].allocated, one) == ";AMD-03,AMD X,1000,10:;;"
+
+
+def test_only_vendors_with_cards_in_the_allocation_write_anything() -> None:
+    """QUIRK-ENC2: cards of other vendors on the node added empty texts and extra annotations."""
+    here = World(node_of(node_document(*VENDORS.values())), config=CONFIG)
+    one = pod(share(VENDORS["DCU"]))
+    found = here.filter(one)
+    assert text_of(here, found, VENDORS["DCU"].allocated, one)
+    for vendor in (vendor for key, vendor in VENDORS.items() if key != "DCU"):
+        for key in vendor.protected_annotations:
+            with pytest.raises(KeyError):
+                text_of(here, found, key, one)
