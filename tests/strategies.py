@@ -30,7 +30,7 @@ from tests.recount import Recount
 
 NODES = ("n1", "n2")
 NAMESPACES = ("default", "team")
-PODS = ("p1", "p2", "p3", "p4")
+PODS = ("p1", "p2")
 
 plain_text = st.text(st.characters(exclude_characters=",:;", exclude_categories=["Cs"]), min_size=1, max_size=12)
 """What a name in the texts may be."""
@@ -137,9 +137,9 @@ class Shape:
 def shapes(draw: st.DrawFn, name: str) -> Shape:
     """Containers of all three kinds, some of which ask for a card."""
     init: list[Document] = []
-    for number in range(draw(st.integers(0, 2))):
-        limits: dict[str, Any] = draw(st.sampled_from([{}, {"gpu": 1}]))
-        init.append(container_document(f"i{number}", sidecar=draw(st.booleans()), **limits))
+    for number in range(draw(st.sampled_from([0, 1, 2, 2]))):
+        limits: dict[str, Any] = draw(st.sampled_from([{"gpu": 1}, {"gpu": 1}, {}]))
+        init.append(container_document(f"i{number}", sidecar=draw(st.sampled_from([False, False, True])), **limits))
     apps = [container_document("app", gpu=1)]
     if draw(st.booleans()):
         more: dict[str, Any] = draw(st.sampled_from([{}, {"gpu": 2}]))
@@ -153,7 +153,7 @@ def placed(draw: st.DrawFn, shape: Shape, name: str) -> Allocation:
     a, b, m = card_uuids(name)
     shared = st.builds(Entry, st.sampled_from([a, b]), st.just("NVIDIA"), st.integers(0, 9000), st.integers(0, 100))
     instance = st.builds(lambda start: Entry(m, "NVIDIA", 4864, 15, "1g.5gb", Placement(start, 1)), st.integers(0, 6))
-    given_ = st.lists(shared | instance, max_size=2).map(tuple)
+    given_ = st.lists(shared | shared | instance, min_size=1, max_size=2).map(tuple) | st.just(())
     return tuple(draw(given_) if asks else () for asks in shape.asks())
 
 
@@ -179,8 +179,8 @@ def annotations_of(draw: st.DrawFn, shape: Shape) -> dict[str, str]:
 
 
 @st.composite
-def pods(draw: st.DrawFn, shape: Shape) -> Pod:
-    """The pod at some moment of its life, which may be an earlier one than before."""
+def pods(draw: st.DrawFn, shape: Shape, tick: int = 1) -> Pod:
+    """The pod at some moment of its life near `tick`, which may be an earlier one than before."""
     values = draw(annotations_of(shape))
     ended = {c["name"]: draw(st.sampled_from([0, 0, 1])) for c in shape.init if draw(st.booleans())}
     return pod(
@@ -190,8 +190,8 @@ def pods(draw: st.DrawFn, shape: Shape) -> Pod:
         namespace=shape.namespace,
         annotations=values,
         node=draw(st.sampled_from(["", "", values.get(VGPU_NODE, "n1")])),
-        phase=draw(st.sampled_from(["", "Pending", "Running", "Running", "Succeeded", "Failed"])),
-        version=draw(st.integers(1, 30)),
+        phase=draw(st.sampled_from(["", "", "Pending", "Running", "Running", "Running", "Succeeded", "Failed"])),
+        version=max(tick - draw(st.sampled_from([0, 0, 1, 2])), 1),
         unschedulable=draw(st.booleans()),
         terminating=draw(st.booleans()),
         exit_codes=ended,
@@ -211,24 +211,16 @@ class Step:
 
 
 @st.composite
-def steps(draw: st.DrawFn, known: Mapping[str, Shape], now_s: float, gone: set[str]) -> Step:
+def steps(draw: st.DrawFn, known: Mapping[str, Shape], now_s: float, tick: int, gone: set[str]) -> Step:
     """An event that the services may report at this moment. Nobody decides for a pod that is gone."""
     shape = known[draw(st.sampled_from(sorted(known)))]
     uid = f"uid-{shape.name}"
-    kinds = ["put_pod"] * 4 + [
-        "put_node",
-        "delete_node",
-        "delete_pod",
-        "put_quota",
-        "delete_quota",
-        "expire",
-        "release",
-    ]
-    kinds += ["set_phase"] if uid in gone else ["set_phase", "reserve", "reserve", "answer"]
+    kinds = ["put_node", "delete_node", "put_quota", "delete_quota", "set_phase", "delete_pod", "release"]
+    kinds += ["put_pod"] * 5 + ["expire", "expire", "set_phase"] + ([] if uid in gone else ["reserve"] * 4 + ["answer"])
     kind = draw(st.sampled_from(kinds))
     arguments: tuple[Any, ...]
     if kind == "put_pod":
-        arguments = (draw(pods(shape)), now_s)
+        arguments = (draw(pods(shape, tick)), now_s)
     elif kind == "put_node":
         arguments = (draw(nodes()),)
     elif kind == "delete_node":
@@ -244,9 +236,9 @@ def steps(draw: st.DrawFn, known: Mapping[str, Shape], now_s: float, gone: set[s
         arguments = (uid, draw(st.sampled_from(list(Phase))))
     elif kind == "reserve":
         name = draw(st.sampled_from(NODES))
-        arguments = (draw(pods(shape)), name, draw(placed(shape, name)), now_s)
+        arguments = (draw(pods(shape, tick)), name, draw(placed(shape, name)), now_s)
     elif kind == "answer":
-        arguments = (draw(pods(shape)), now_s)
+        arguments = (draw(pods(shape, tick)), now_s)
     else:
         arguments = (uid,)
         gone |= {uid} if kind == "delete_pod" else set()
@@ -255,11 +247,13 @@ def steps(draw: st.DrawFn, known: Mapping[str, Shape], now_s: float, gone: set[s
 
 @st.composite
 def histories(draw: st.DrawFn, most: int = 25) -> list[Step]:
-    """What may happen to a cluster of two nodes and four pods, in any order."""
+    """What may happen to a cluster of two nodes and two pods, in any order."""
     known = {name: draw(shapes(name)) for name in PODS}
     gone: set[str] = set()
     now_s, found = 0.0, [Step("put_node", (draw(nodes(name)),)) for name in NODES]
+    tick = 1
     for _ in range(draw(st.integers(1, most))):
         now_s += draw(st.sampled_from([0.0, 1.0, 300.0, 700.0]))
-        found.append(draw(steps(known, now_s, gone)))
+        tick += draw(st.integers(0, 1))
+        found.append(draw(steps(known, now_s, tick, gone)))
     return found

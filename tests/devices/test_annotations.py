@@ -120,6 +120,11 @@ SHIFTED: dict[str, tuple[Allocation, list[bool], Allocation]] = {
         ((A,), (), (B,)),
     ),
     "nobody asks": (((A,),), [False, False], ((), (A,))),
+    "several lists that nobody asks for are all counted": (
+        ((A,), (B,), (A,)),
+        [True, False, False, False],
+        ((A,), (), (), (B, A)),
+    ),
     "fewer lists than containers that ask": (((A,),), [True, True], ((A,), ())),
     "longer than the pod": (((A,), (), (B,)), [True, False], ((A,), (B,))),
     "longer than the pod, two on the last": (((A,), (B,)), [True], ((A, B),)),

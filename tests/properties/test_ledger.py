@@ -56,7 +56,7 @@ def assert_equal(ledger: Ledger, recount: Recount) -> None:
             assert (limit.value if limit else None) == recount.limit(namespace, resource)
 
 
-@settings(max_examples=80)
+@settings(max_examples=150)
 @given(histories())
 def test_after_every_step_the_books_equal_a_recount(history: list[Step]) -> None:
     ledger, recount = Ledger(nvidia_config()), Recount()
