@@ -65,25 +65,27 @@ def _most_linked(
     links = [state.card.pair_scores for state in group.states]
     score = [[links[a].get(uuids[b], 0) for b in range(size)] for a in range(size)]
     highest = max((value for row in score for value in row), default=0)
-    best: tuple[int, Candidates] | None = None
+    best: tuple[int, list[int]] | None = None
 
-    def extend(places: list[int], total: int) -> None:
+    def extend(places: list[int], total: int, gains: list[int]) -> None:
+        """`gains`: what each place adds to the sum through its pairs with those chosen."""
         nonlocal best
         missing = count - len(places)
-        chosen = _pick(group, places)
-        if not _affordable(chosen, walk, price):
+        if walk.headroom is not None and not _affordable(_pick(group, places), walk, price):
             return
         if missing == 0:
             # Only a strictly better sum: the first subset met keeps a tie.
             if best is None or total > best[0]:
-                best = (total, chosen)
+                best = (total, places)
             return
-        # Pairs still to come: among the missing cards, and between them and those already chosen.
-        pairs = missing * (missing - 1) // 2 + missing * len(places)
-        for place in range(places[-1] + 1 if places else 0, size - missing + 1):
-            if best is not None and total + pairs * highest <= best[0]:
+        start = places[-1] + 1 if places else 0
+        # What may still come: the largest gains among the places left, and pairs among the new ones at the highest score.
+        most = sum(sorted(gains[start:], reverse=True)[:missing]) + missing * (missing - 1) // 2 * highest
+        for place in range(start, size - missing + 1):
+            if best is not None and total + most <= best[0]:
                 return
-            extend([*places, place], total + sum(score[earlier][place] for earlier in places))
+            row = score[place]
+            extend([*places, place], total + gains[place], [gain + more for gain, more in zip(gains, row, strict=True)])
 
-    extend([], 0)
-    return best
+    extend([], 0, [0] * size)
+    return (best[0], _pick(group, best[1])) if best is not None else None
