@@ -4,6 +4,7 @@ import typer
 
 from cli import bench, certs, lab
 from cli.replay import replay
+from cli.vendors import vendors
 
 __all__ = ["app", "main"]
 
@@ -18,6 +19,7 @@ app.add_typer(lab.app, name="lab")
 app.add_typer(certs.app, name="certs")
 app.add_typer(bench.app, name="bench")
 app.command("replay")(replay)
+app.command("vendors")(vendors)
 
 
 def main() -> None:

@@ -292,6 +292,10 @@ class Vendor:
     lock_format: LockFormat = OWNED
     memory_factor: int = 1
     """Multiplies memory values and memory limits of quotas; at least 1."""
+    memory_unit: str = ""
+    """What a memory value counts, for people; empty: as the factor says."""
+    core_unit: str = "percent of a card"
+    """What a compute value counts, for people."""
     default_cores: int = 0
     """Compute of a request that names none."""
     constant: tuple[int, int | None, int] | None = None
@@ -467,3 +471,5 @@ class Family(Generic[S]):
     """Where the section is a list: the field of the settings that holds it."""
     flag: str = ""
     """Set where the family is off by default: `x` is switched on by `--enable-x`."""
+    about: str = ""
+    """What its cards are and how they are shared: the first line of its module."""

@@ -195,7 +195,15 @@ def test_every_documented_flag_exists(service: str) -> None:
 
 def test_flags_named_anywhere_exist() -> None:
     known = set.union(*(flags_of(parser) for parser in SERVICES.values()))
-    for command in ([], ["lab", "run"], ["lab", "burst"], ["replay"], ["bench", "filter"], ["certs", "create"]):
+    for command in (
+        [],
+        ["lab", "run"],
+        ["lab", "burst"],
+        ["replay"],
+        ["bench", "filter"],
+        ["certs", "create"],
+        ["vendors"],
+    ):
         shown = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"}).output
         known |= set(re.findall(r"--[a-z][a-z-]+", shown))
     # Of other programs: kubectl.

@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from dataclasses import replace
 
 from devices.vendor import Family, FamilySettings
 
@@ -11,4 +12,5 @@ __all__ = ["families"]
 def families() -> tuple[Family[FamilySettings], ...]:
     """Every family of this package, by section name."""
     modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
-    return tuple(sorted((module.FAMILY for module in modules), key=lambda family: family.section))
+    found = (replace(module.FAMILY, about=(module.__doc__ or "").partition("\n")[0]) for module in modules)
+    return tuple(sorted(found, key=lambda family: family.section))

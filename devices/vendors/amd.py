@@ -89,6 +89,7 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
             count_resource=settings.resource_count_name,
             memory_resource=settings.resource_memory_name,
             core_resource=settings.resource_core_name,
+            core_unit="percent of a card's compute units",
             allocated="hami.io/amd-devices-allocated",
             to_allocate="hami.io/amd-devices-to-allocate",
             registration=("hami.io/node-amd-register",),

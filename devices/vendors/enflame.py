@@ -259,6 +259,7 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
             count_resource=settings.drs or settings.vgcu or "enflame.com/drs-gcu",
             memory_resource=settings.memory or "enflame.com/gcu-memory",
             core_resource=settings.core or "enflame.com/gcu-core",
+            memory_unit="GB; MiB where that would be more than two cards have",
             allocated="hami.io/enflame-vgpu-devices-allocated",
             outputs=(CONTAINERS, ASSIGNED, TIME, INDEX, ID, MINOR, SIZE),
             registration=(CAPACITY,),

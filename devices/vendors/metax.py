@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import wraps
 from itertools import combinations
 from types import MappingProxyType
 
@@ -233,6 +234,7 @@ def _right_qos(state: CardState, walk: Walk) -> Reason | None:
 def _unless_online(check: Check) -> Check:
     """The question as it is asked of pods that hold compute; online ones hold none."""
 
+    @wraps(check)
     def checked(state: CardState, walk: Walk) -> Reason | None:
         return None if _is_online(walk) else check(state, walk)
 

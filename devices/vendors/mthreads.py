@@ -90,6 +90,8 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
             count_resource=settings.resource_count_name,
             memory_resource=settings.resource_memory_name,
             core_resource=settings.resource_core_name,
+            core_unit="1/16 of a card, over all cards",
+            memory_unit="512 MiB, over all cards",
             allocated="hami.io/mthreads-vgpu-devices-allocated",
             outputs=(INDEX, TIME, NODE, NEVER_WRITTEN),
             admission_outputs=(NUMBER,),

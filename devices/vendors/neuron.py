@@ -1,6 +1,7 @@
 """AWS Neuron: devices in windows, and single cores of a device. What an entry says of cores is a bit mask of the device's own."""
 
 from collections.abc import Mapping, Sequence
+from functools import wraps
 
 from devices.capacity import capacity_of, numbered_cards
 from devices.errors import MalformedValue, RegistrationError
@@ -134,6 +135,7 @@ def _cores_free(state: CardState, walk: Walk) -> Reason | None:
 def _for_one(check: Check) -> Check:
     """The question as it is asked of a single device; several are asked for nothing but a free window."""
 
+    @wraps(check)
     def checked(state: CardState, walk: Walk) -> Reason | None:
         return check(state, walk) if walk.request.count == 1 else None
 
@@ -199,6 +201,7 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
             key=KEY,
             count_resource=settings.resource_count_name,
             core_resource=settings.resource_core_name,
+            core_unit="cores of a device",
             allocated="hami.io/aws-neuron-devices-allocated",
             outputs=(IDS, ALLOC_TIME, ALLOCATED, RESOURCE_TYPE, PREDICATE_NODE),
             uuid_keys=(("aws.amazon.com/use-neuron-uuid", "aws.amazon.com/nouse-neuron-uuid"),),
