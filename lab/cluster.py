@@ -15,6 +15,7 @@ from devices.kube.errors import AlreadyExists, NotFound
 from devices.kube.protocols import JsonObject
 from devices.kube.resources import NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
 from devices.objects import Pod
+from lab.amounts import same_amounts
 from lab.audit import CardUsage, Violation, audit, usage_of
 from lab.backend import Backend
 from lab.embedded import EmbeddedBackend
@@ -156,8 +157,7 @@ class Cluster:
 
         def seen() -> bool:
             return any(
-                (quota.namespace, quota.name) == (namespace, name)
-                and {key: str(value) for key, value in quota.hard.items()} == hard
+                (quota.namespace, quota.name) == (namespace, name) and same_amounts(quota.hard, hard)
                 for quota in self.ledger.quotas()
             )
 

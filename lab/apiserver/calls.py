@@ -153,6 +153,7 @@ def read_verdict(document: object, hook: Webhook, uid: str) -> Verdict:
 
     Raises:
         ValueError: the review breaks a rule, or its patch cannot be decoded.
+        WebhookCallError: it is of another version.
     """
     given = mapping(document)
     response = given.get("response")
@@ -171,6 +172,10 @@ def read_verdict(document: object, hook: Webhook, uid: str) -> Verdict:
 
 def _hold_to_v1(given: JsonObject, response: JsonObject, hook: Webhook, uid: str) -> None:
     kind = f"{given.get('apiVersion')}, Kind={given.get('kind')}"
+    if kind == "admission.k8s.io/v1beta1, Kind=AdmissionReview":
+        raise WebhookCallError(
+            "failed to call webhook: converting (v1beta1.AdmissionReview) to (v1.AdmissionReview): unknown conversion"
+        )
     if kind != "admission.k8s.io/v1, Kind=AdmissionReview":
         raise ValueError(f"expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {kind}")
     if response.get("uid") != uid:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from .documents import JsonObject, mapping, text
+from .quantities import canonical
 from .resources import Resource
 
 
@@ -61,11 +62,29 @@ def _container(container: JsonObject) -> None:
     resources = container.setdefault("resources", {})
     if not isinstance(resources, dict):
         return
+    _write_canonically(resources, "limits", "requests")
     limits = mapping(resources.get("limits"))
     if limits:
         requests = mapping(resources.get("requests"))
         if any(name not in requests for name in limits):
             resources["requests"] = {**limits, **requests}
+
+
+def _node(node: JsonObject) -> None:
+    _write_canonically(mapping(node.get("status")), "capacity", "allocatable")
+
+
+def _resource_quota(quota: JsonObject) -> None:
+    _write_canonically(mapping(quota.get("spec")), "hard")
+    _write_canonically(mapping(quota.get("status")), "hard", "used")
+
+
+def _write_canonically(holder: JsonObject, *fields: str) -> None:
+    """Quantities are read into numbers and written anew, so that nobody sees them as they were sent."""
+    for field in fields:
+        amounts = holder.get(field)
+        if isinstance(amounts, dict):
+            holder[field] = {name: canonical(amount) for name, amount in amounts.items()}
 
 
 def _pull_policy(image: str) -> str:
@@ -115,7 +134,9 @@ def _secret(secret: JsonObject) -> None:
 
 _DEFAULTS: Mapping[str, Callable[[JsonObject], None]] = MappingProxyType(
     {
+        "nodes": _node,
         "pods": _pod,
+        "resourcequotas": _resource_quota,
         "secrets": _secret,
         "mutatingwebhookconfigurations": _webhooks,
         "validatingwebhookconfigurations": _webhooks,

@@ -48,6 +48,14 @@ def grace_period_s(resource: Resource, obj: JsonObject, options: DeleteOptions) 
     return 1 if asked < 0 else asked
 
 
+def is_marked_first(resource: Resource, obj: JsonObject, options: DeleteOptions) -> bool:
+    """Return whether an object is marked as being deleted, with no grace, before it goes: so it is with pods."""
+    meta = metadata(obj)
+    if resource is not PODS or meta.get("finalizers") or grace_period_s(resource, obj, options):
+        return False
+    return not meta.get("deletionTimestamp") or bool(meta.get("deletionGracePeriodSeconds"))
+
+
 def deleted_status(resource: Resource, version: Version) -> JsonObject:
     """Return the Status that answers the deletion of most kinds."""
     meta = metadata(version.obj)

@@ -175,7 +175,8 @@ class Frontend:
         options = _read_delete_options(body, query) if asked.verb.startswith("delete") else DeleteOptions()
         caller = Caller(
             user,
-            dry_run(query, _OPTIONS_KIND[asked.verb], options.document.get("dryRun") or []),
+            # Options of a delete stand in its body or in its query: with a body nobody reads the query.
+            dry_run({} if options.document else query, _OPTIONS_KIND[asked.verb], options.document.get("dryRun") or []),
             query.get("fieldManager", ""),
         )
         if asked.verb == "deletecollection":

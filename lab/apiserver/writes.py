@@ -16,7 +16,7 @@ import orjson
 from . import defaults, errors, validation
 from .admission import Admission
 from .binding import binding_errors, bound_pod, require_bindable
-from .deletion import deleted_status, grace_period_s, require_preconditions
+from .deletion import deleted_status, grace_period_s, is_marked_first, require_preconditions
 from .documents import JsonObject, mapping, metadata, text, with_field, with_metadata
 from .errors import FieldError
 from .hooks import Attributes
@@ -189,18 +189,31 @@ class Writer:
         for _ in range(MAX_ATTEMPTS):
             current = self._required(target)
             require_preconditions(target, current, options)
-            attributes = self._attributes(
-                target, caller, "DELETE", name=target.name, old=current.obj, options="DeleteOptions"
-            )
-            attributes.options = {**options.document, **attributes.options}
-            await self._admission.mutate(attributes, None, lambda _: None)
-            await self._admission.validate(attributes, None)
+            attributes = await self._ask_to_delete(target, caller, current, options)
             if self._find(target) is not current:
                 continue
+            if not caller.dry_run and is_marked_first(resource, current.obj, options):
+                # A pod's deletion is two writes, and admission is asked for each.
+                marked = with_metadata(current.obj, deletionTimestamp=self._timestamp(), deletionGracePeriodSeconds=0)
+                current = self._store.put(resource, current.key, marked)
+                attributes = await self._ask_to_delete(target, caller, current, options)
+                if self._find(target) is not current:
+                    continue
             version, stored = self._deleted(resource, current, options, dry_run=caller.dry_run)
             status = None if stored or resource.returns_deleted else deleted_status(resource, current)
             return Written(version, changed=not caller.dry_run, warnings=tuple(attributes.warnings), status=status)
         raise errors.conflict(resource, target.name, errors.OPTIMISTIC_LOCK)
+
+    async def _ask_to_delete(
+        self, target: Target, caller: Caller, current: Version, options: DeleteOptions
+    ) -> Attributes:
+        attributes = self._attributes(
+            target, caller, "DELETE", name=target.name, old=current.obj, options="DeleteOptions"
+        )
+        attributes.options = {**options.document, **attributes.options}
+        await self._admission.mutate(attributes, None, lambda _: None)
+        await self._admission.validate(attributes, None)
+        return attributes
 
     async def _replace(
         self, target: Target, caller: Caller, change: Callable[[Version], JsonObject], options: str

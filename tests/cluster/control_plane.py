@@ -101,6 +101,7 @@ class ControlPlane:
         try:
             self._write_files()
             self._start_etcd()
+            self._api_port = self._held_port()
             self._start_apiserver()
             self._start_controllers()
         except BaseException:
@@ -168,12 +169,12 @@ class ControlPlane:
             *(f"--listen-peer-urls={peers}", f"--initial-advertise-peer-urls={peers}"),
             f"--initial-cluster=default={peers}",
             "--socket-reuse-port",
+            "--log-level=warn",
             "--unsafe-no-fsync",  # it need not survive a power cut
         )
         child.wait_until(lambda: answers(self._etcd_port, "/health"), _START_S, "it is healthy")
 
     def _start_apiserver(self) -> None:
-        self._api_port = self._held_port()
         key = self.folder / "sa.key"
         child = self._run(
             "kube-apiserver",
@@ -203,9 +204,17 @@ class ControlPlane:
             "--secure-port=0",
             *("--kube-api-qps=200", "--kube-api-burst=400"),
         )
-        account = "/api/v1/namespaces/default/serviceaccounts/default"
-        child.wait_until(
-            lambda: self.request("GET", account)[0] == 200, _START_S, "the default namespace has its service account"
+        probe = f"probe-{secrets.token_hex(4)}"
+        self.create("/api/v1/namespaces", {"metadata": {"name": probe}})
+        for name in ("default", probe):
+            self._await_service_account(child, name)
+        self.request("DELETE", f"/api/v1/namespaces/{probe}")
+
+    def _await_service_account(self, controllers: Child, namespace: str) -> None:
+        """Until then pods are refused."""
+        account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+        controllers.wait_until(
+            lambda: self.request("GET", account)[0] == 200, _START_S, f"namespace {namespace} has its service account"
         )
 
     def _serving_flags(self, port: int) -> tuple[str, ...]:
@@ -224,9 +233,13 @@ class ControlPlane:
 
     def _run(self, name: str, program: Path, *flags: str) -> Child:
         child = Child(name, [str(program), *flags], self.folder / f"{name}.log")
-        self._stack.callback(child.stop)
-        self._children.append(child)
+        # Nothing here has to outlive the test, and kube-apiserver waits long for its watchers to go.
+        self._stack.callback(child.kill)
+        self._children = [other for other in self._children if other.name != name] + [child]
         return child
+
+    def _child(self, name: str) -> Child:
+        return next(child for child in self._children if child.name == name)
 
     # --- reaching it ---
 
@@ -301,11 +314,7 @@ class ControlPlane:
     def create_namespace(self, name: str) -> None:
         """Create a namespace; returns once it has its service account, so that pods can be created in it."""
         self.create("/api/v1/namespaces", {"metadata": {"name": name}})
-        controllers = next(child for child in self._children if child.name == "kube-controller-manager")
-        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
-        controllers.wait_until(
-            lambda: self.request("GET", account)[0] == 200, _START_S, f"namespace {name} has its service account"
-        )
+        self._await_service_account(self._child("kube-controller-manager"), name)
 
     def create_service_account(self, namespace: str, name: str, rules: Sequence[Mapping[str, object]] = ()) -> None:
         """Create a service account that may do what `rules` say, in the whole cluster."""
@@ -357,11 +366,18 @@ class ControlPlane:
                 code=(entry.get("responseStatus") or {}).get("code", 0),
             )
 
-    def compact(self) -> None:
-        """Forget all history in etcd up to now. Raises `ApiError`."""
+    def forget_history(self) -> None:
+        """Forget what was before now: in etcd, and in the API server's watch caches by starting it anew.
+
+        Raises `ApiError` or `StartError`.
+        """
         revision = self._etcd("/v3/kv/range", {"key": b64encode(b"/").decode(), "limit": 1})["header"]
         assert isinstance(revision, dict)
         self._etcd("/v3/kv/compaction", {"revision": revision["revision"], "physical": True})
+        for name in ("kube-controller-manager", "kube-apiserver"):
+            self._child(name).kill()
+        self._start_apiserver()
+        self._start_controllers()  # anew, since those that lose their server wait long before they try again
 
     def _etcd(self, path: str, body: Mapping[str, object]) -> JsonObject:
         connection = http.client.HTTPConnection(LOOPBACK, self._etcd_port, timeout=30.0)

@@ -17,7 +17,7 @@ LOOPBACK: Final = "127.0.0.1"
 _PR_SET_PDEATHSIG: Final = 1
 _LOOK_S: Final = 0.05
 _STOP_S: Final = 10.0
-_LOG_LINES: Final = 25
+_LOG_LINES: Final = 15
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -83,6 +83,11 @@ class Child:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""
         self._process.send_signal(number)
+
+    def kill(self) -> int:
+        """End it by force; returns its exit status."""
+        self._process.kill()
+        return self._process.wait()
 
     def stop(self) -> int:
         """End it, by force where asking does not help; returns its exit status."""

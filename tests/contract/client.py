@@ -125,4 +125,9 @@ class Http:
             timeout=aiohttp.ClientTimeout(total=None),
         ) as response:
             assert response.status == 200, await response.text()
-            yield Watch(response)
+            try:
+                yield Watch(response)
+            finally:
+                # A watch has no end, and a polite end of its TLS would outlast the test.
+                if response.connection is not None and response.connection.transport is not None:
+                    response.connection.transport.abort()

@@ -56,7 +56,7 @@ async def test_a_configuration_of_webhooks_is_seen_by_none(http: Http, webhook: 
 async def test_a_dry_run_does_not_reach_deletion(http: Http, pods: str, webhook: WebhookServer) -> None:
     await http.created(pods, pod("a"))
     await webhook.install("see", rules=[pod_rule("DELETE")])
-    await http.delete(f"{pods}/a", {"gracePeriodSeconds": 0}, dryRun="All")
+    await http.delete(f"{pods}/a", {"gracePeriodSeconds": 0, "dryRun": ["All"]})
     (request,) = webhook.requests("see")
     assert request["dryRun"] is True
     assert request["options"] == {
@@ -85,8 +85,8 @@ async def test_a_mutation_is_stored_and_defaulted_again(http: Http, pods: str, w
     await webhook.install("mutate", patching(operation), mutating=True)
     stored = await http.created(pods, pod("a"))
     assert stored["spec"]["containers"][0]["resources"] == {
-        "limits": {"nvidia.com/gpumem": "1000"},
-        "requests": {"nvidia.com/gpumem": "1000"},
+        "limits": {"nvidia.com/gpumem": "1k"},
+        "requests": {"nvidia.com/gpumem": "1k"},
     }
 
 
@@ -171,6 +171,16 @@ async def test_a_delete_shows_the_old_object_alone(http: Http, pods: str, webhoo
     assert request["options"]["kind"] == "DeleteOptions"
     assert request["oldObject"]["metadata"]["name"] == "a"
     assert (await http.get(f"{pods}/a")).code == 200
+
+
+async def test_the_deletion_of_a_pod_is_asked_about_twice(http: Http, pods: str, webhook: WebhookServer) -> None:
+    await http.created(pods, pod("a"))
+    await webhook.install("see", rules=[pod_rule("DELETE")])
+    await http.delete(f"{pods}/a")
+    requests = webhook.requests("see")
+    marked = ["deletionTimestamp" in request["oldObject"]["metadata"] for request in requests]
+    # Before the mark and before the removal; a real server may ask once more where its cache was behind.
+    assert (marked[0], marked[-1]) == (False, True)
 
 
 async def test_a_binding_is_a_create_of_a_subresource(http: Http, pods: str, webhook: WebhookServer) -> None:
@@ -291,7 +301,7 @@ NO_ANSWERS = {
     ),
     "another version": (
         answered({"allowed": True}, apiVersion="admission.k8s.io/v1beta1"),
-        "received invalid webhook response: expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview",
+        "failed to call webhook: converting (v1beta1.AdmissionReview) to (v1.AdmissionReview): unknown conversion",
     ),
     "patch without type": (
         answered({"allowed": True, "patch": NOOP}),

@@ -275,6 +275,12 @@ async def test_dry_run_of_patch_and_delete_changes_nothing(http: Http, configmap
     assert kept.body["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
 
 
+async def test_a_delete_with_a_body_is_not_made_a_dry_run_by_its_query(http: Http, configmaps: str) -> None:
+    await http.created(configmaps, configmap("one"))
+    await http.delete(f"{configmaps}/one", {"kind": "DeleteOptions", "apiVersion": "v1"}, dryRun="All")
+    assert (await http.get(f"{configmaps}/one")).code == 404
+
+
 async def test_an_unknown_dry_run_value_is_invalid(http: Http, configmaps: str) -> None:
     answer = await http.post(configmaps, configmap("one"), dryRun="Some")
     assert (answer.code, answer.body["reason"]) == (422, "Invalid")

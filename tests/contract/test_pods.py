@@ -73,6 +73,37 @@ async def test_device_amounts_the_server_refuses(http: Http, pods: str, resource
     assert why in answer.body["message"]
 
 
+QUANTITIES = {
+    "a thousand": ("1000", "1k"),
+    "thousands": ("15360", "15360"),
+    "a number": (2000, "2k"),
+    "millions": ("3000000", "3M"),
+    "a fraction": ("1.5Gi", "1536Mi"),
+    "small and binary": ("0.5Ki", "512"),
+    "an exponent": ("2e3", "2e3"),
+    "zeros in front": ("007", "007"),
+    "zeros behind": ("1.500k", "1.500k"),
+    "a whole number with a point": ("2.0", "2"),
+    "whole in small units": ("3000m", "3"),
+    "an odd number of Ki": ("3Ki", "3Ki"),
+    "nothing": ("0", "0"),
+    "more than fits below 1024": ("2048Ki", "2Mi"),
+}
+
+
+@pytest.mark.parametrize(("sent", "stored"), QUANTITIES.values(), ids=QUANTITIES)
+async def test_quantities_are_written_anew(http: Http, pods: str, sent: object, stored: str) -> None:
+    created = await http.created(pods, gpu_pod("a", {"limits": {"nvidia.com/gpumem": sent}}))
+    resources = created["spec"]["containers"][0]["resources"]
+    assert resources == {"limits": {"nvidia.com/gpumem": stored}, "requests": {"nvidia.com/gpumem": stored}}
+
+
+async def test_millicores_are_whole_where_they_can_be(http: Http, pods: str) -> None:
+    created = await http.created(pods, gpu_pod("a", {"requests": {"cpu": "2000m", "memory": "1500m"}}))
+    requests = created["spec"]["containers"][0]["resources"]["requests"]
+    assert requests == {"cpu": "2", "memory": "1500m"}
+
+
 async def test_a_malformed_quantity_is_a_bad_request(http: Http, pods: str) -> None:
     answer = await http.post(pods, gpu_pod("a", {"limits": {"nvidia.com/gpumem": "1 GiB"}}))
     assert answer.code == 400
@@ -190,13 +221,16 @@ async def test_the_grace_period_asked_for_counts_and_only_shrinks(http: Http, po
     assert (await http.get(f"{pods}/a")).body["metadata"]["deletionGracePeriodSeconds"] == 5
 
 
-async def test_a_terminating_pod_is_one_modification_then_a_deletion(http: Http, pods: str) -> None:
+async def test_a_terminating_pod_is_modified_twice_before_its_deletion(http: Http, pods: str) -> None:
     stored = await bound_pod(http, pods, "a")
     async with http.watch(pods, resourceVersion=stored["metadata"]["resourceVersion"]) as watch:
         await http.delete(f"{pods}/a")
         await http.merge(f"{pods}/a/status", {"status": {"phase": "Running"}})
         await http.delete(f"{pods}/a", {"gracePeriodSeconds": 0})
-        assert await watch.take(3) == [("MODIFIED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
+        seen = [await watch.next() for _ in range(4)]
+    assert [event["type"] for event in seen] == ["MODIFIED", "MODIFIED", "MODIFIED", "DELETED"]
+    graces = [event["object"]["metadata"]["deletionGracePeriodSeconds"] for event in seen]
+    assert graces == [30, 30, 0, 0]
 
 
 async def test_a_finished_pod_is_deleted_at_once(http: Http, pods: str) -> None:

@@ -73,6 +73,10 @@ class WebhookServer:
         for path in self._configurations:
             await self._http.delete(path)
         if self._runner is not None:
+            # An API server keeps its connections for the next call, and nobody waits for their end after the test.
+            for connection in self._runner.server.connections if self._runner.server else ():
+                if connection.transport is not None:
+                    connection.transport.abort()
             await self._runner.cleanup()
 
     async def asked(self, times: int = 1) -> None:

@@ -74,7 +74,7 @@ UNMET = {
     ),
     "other limits": (
         "- create: {name: a}\n  expect: {limits: {nvidia.com/gpu: 2}}\n",
-        "limits: expected {'nvidia.com/gpu': '2'}, got {'nvidia.com/gpu': '1', 'nvidia.com/gpumem': '1000'}",
+        "limits: expected {'nvidia.com/gpu': '2'}, got {'nvidia.com/gpu': '1', 'nvidia.com/gpumem': '1k'}",
     ),
     "other usage": (
         "- create: {name: a}\n- usage: {node-1/GPU-B: {slots: 1, memory_mib: 999}}\n",
