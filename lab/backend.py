@@ -15,6 +15,8 @@ class Backend(Protocol):
 
     ledger: Ledger
     """Fed by watches: what the services' books say, or should say."""
+    ledgers: tuple[Ledger, ...]
+    """`ledger` and those of further webhook replicas, where they are in this process."""
     lag_s: float
     """How much later than the lab anybody else may see a change; 0 where the ledger is the services' own."""
     borrowed: bool
@@ -28,6 +30,11 @@ class Backend(Protocol):
     @property
     def views(self) -> str | None:
         """Base address of the scheduler's read-only port; None where it is not known."""
+        ...
+
+    @property
+    def quotas(self) -> str | None:
+        """Base address of a webhook's read-only port; None where it is not known."""
         ...
 
     async def start(self, stack: AsyncExitStack) -> None:

@@ -41,12 +41,14 @@ class ClusterSettings:
     """The embedded kube-scheduler's waits, short: a scenario should not take as long as the real ones."""
     settle_s: float = 10.0
     """Longest wait for anything that is expected to happen."""
+    webhooks: int = 1
+    """Replicas of the webhook, each with books of its own."""
     external: ExternalSettings | None = None
     """A control plane that is there already; None: the embedded one."""
 
     def new_backend(self) -> Backend:
         """A backend for one cluster."""
-        return ExternalBackend(self.external) if self.external else EmbeddedBackend(self.backoff)
+        return ExternalBackend(self.external) if self.external else EmbeddedBackend(self.backoff, self.webhooks)
 
 
 class _ScoredCard(msgspec.Struct):
@@ -110,7 +112,10 @@ class Cluster:
         """Add a node; returns once its cards can be given away. Raises `LabError` if they never can."""
         await self.client.create(NODES, node_document(spec))
         self._leftovers.nodes.append(spec.name)
-        await self._until(lambda: self.ledger.state(spec.name) is not None, f"node {spec.name} is offered")
+        await self._until(
+            lambda: all(ledger.state(spec.name) is not None for ledger in self._backend.ledgers),
+            f"node {spec.name} is offered",
+        )
 
         def is_open() -> bool:
             seen = self.nodes.objects.get(spec.name)
@@ -156,9 +161,9 @@ class Cluster:
         self._leftovers.quotas.append((namespace, name))
 
         def seen() -> bool:
-            return any(
-                (quota.namespace, quota.name) == (namespace, name) and same_amounts(quota.hard, hard)
-                for quota in self.ledger.quotas()
+            return all(
+                any(quota.name == name and same_amounts(quota.hard, hard) for quota in ledger.quotas_of(namespace))
+                for ledger in self._backend.ledgers
             )
 
         await self._until(seen, f"the services see quota {namespace}/{name}")
@@ -177,14 +182,14 @@ class Cluster:
         await self.client.delete(PODS, name, namespace)
         uid = pod.uid if pod else ""
         await self.pods.wait_for(lambda: self.pod(namespace, name) is None, self.settings.settle_s)
-        await self._until(lambda: self.ledger.holding(uid) is None, f"the cards of {namespace}/{name} are free")
+        await self._until(lambda: self._is_free(uid), f"the cards of {namespace}/{name} are free")
         self._changed()
 
     async def finish_pod(self, namespace: str, name: str) -> None:
         """End a pod's containers; returns once its cards are free again."""
         pod = self._known(namespace, name)
         await self.kubelet.finish(namespace, name)
-        await self._until(lambda: self.ledger.holding(pod.uid) is None, f"the cards of {namespace}/{name} are free")
+        await self._until(lambda: self._is_free(pod.uid), f"the cards of {namespace}/{name} are free")
         self._changed()
 
     async def finish_init(self, namespace: str, name: str) -> None:
@@ -198,6 +203,10 @@ class Cluster:
 
         await self._until(seen, f"the services see the init containers of {namespace}/{name} end")
         self._changed()
+
+    def _is_free(self, uid: str) -> bool:
+        """Whether everybody knows that the pod holds and costs nothing any more."""
+        return all(ledger.holding(uid) is None and ledger.charged(uid) is None for ledger in self._backend.ledgers)
 
     # --- what can be seen of it ---
 
@@ -230,6 +239,18 @@ class Cluster:
         """What the ledger charges a namespace: (MiB, cores, cards) over all families."""
         charges = self.ledger.used(namespace).values()
         return (sum(c.memory_mib for c in charges), sum(c.cores for c in charges), sum(c.cards for c in charges))
+
+    async def quota_view(self, namespace: str) -> JsonObject | None:
+        """The webhook's own account of a namespace's quota; None where its address is not known or it has nothing to say."""
+        if self._backend.quotas is None:
+            return None
+        async with self._session.get(f"{self._backend.quotas}/quotas/{namespace}") as response:
+            if response.status == 404:
+                return None
+            if response.status != 200:
+                raise LabError(f"no quota of {namespace}: {response.status} {await response.text()}")
+            document: JsonObject = await response.json()
+            return document
 
     async def card_scores(self, namespace: str, name: str) -> dict[str, float]:
         """By UUID, the scores on the chosen node before the pod was placed. Raises `LabError` if the scheduler gives none."""

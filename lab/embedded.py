@@ -8,12 +8,12 @@ from typing import Final
 from devices.config import default_config
 from devices.kube.client import ClientSettings, KubeClient
 from devices.kube.config import explicit_access
-from devices.ledger import Ledger
+from devices.ledger import ADMITTED, Ledger
 from lab.apiserver.server import ApiServer
 from lab.follow import Followed, SeenNode, SeenPod
 from lab.kube_scheduler import KubeScheduler, KubeSchedulerSettings
 from lab.scheduling_queue import Backoff
-from lab.services import SCHEDULER_NAME, ServiceUrls, start_services
+from lab.services import OWN_NAMESPACE, SCHEDULER_NAME, ServiceUrls, start_services
 from lab.webhooks import webhook_configurations
 
 __all__ = ["EmbeddedBackend"]
@@ -29,10 +29,12 @@ class EmbeddedBackend:
     lag_s = 0.0
     borrowed = False
 
-    def __init__(self, backoff: Backoff) -> None:
+    def __init__(self, backoff: Backoff, webhooks: int = 1) -> None:
         self.api = ApiServer()
-        self.ledger = Ledger(default_config())
+        self.ledger = Ledger(default_config(), quota_counts=ADMITTED)
+        self.ledgers: tuple[Ledger, ...] = (self.ledger,)
         self._backoff = backoff
+        self._webhooks = webhooks
         self._urls: ServiceUrls | None = None
 
     @property
@@ -45,13 +47,21 @@ class EmbeddedBackend:
         """(Backend)"""
         return self._urls.views if self._urls else None
 
+    @property
+    def quotas(self) -> str | None:
+        """(Backend)"""
+        return self._urls.quotas if self._urls else None
+
     async def start(self, stack: AsyncExitStack) -> None:
         """(Backend)"""
         await self.api.start()
         stack.push_async_callback(self.api.stop)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotwise-lab-")))
         services = await self.new_client(stack, _SERVICES_AGENT)
-        self._urls = await start_services(stack, services, self.ledger, folder)
+        self.api.put("namespaces", {"metadata": {"name": OWN_NAMESPACE}})
+        more = [await self.new_client(stack, _SERVICES_AGENT) for _ in range(1, self._webhooks)]
+        self._urls = await start_services(stack, services, self.ledger, folder, more)
+        self.ledgers = self._urls.ledgers
         installer = await self.new_client(stack, "slotwise-lab/install")
         for resource, body in webhook_configurations(self._urls.webhook, self._urls.ca_pem):
             await installer.create(resource, body)

@@ -15,7 +15,7 @@ from devices.kube.config import ClusterAccess, load_access
 from devices.kube.errors import ConfigError, KubeError, NotFound
 from devices.kube.feed import LedgerFeed
 from devices.kube.resources import NODES, Resource
-from devices.ledger import Ledger
+from devices.ledger import ADMITTED, Ledger
 from lab.errors import LabError
 from lab.follow import Followed, SeenNode, SeenPod
 
@@ -57,7 +57,8 @@ class ExternalBackend:
     borrowed = True
 
     def __init__(self, settings: ExternalSettings) -> None:
-        self.ledger = Ledger(default_config())
+        self.ledger = Ledger(default_config(), quota_counts=ADMITTED)
+        self.ledgers: tuple[Ledger, ...] = (self.ledger,)
         self.lag_s = settings.lag_s
         self._settings = settings
         self._access: ClusterAccess | None = None
@@ -72,6 +73,11 @@ class ExternalBackend:
         """(Backend)"""
         url = self._settings.scheduler_url
         return url.rstrip("/") if url else None
+
+    @property
+    def quotas(self) -> str | None:
+        """(Backend)"""
+        return None
 
     async def start(self, stack: AsyncExitStack) -> None:
         """(Backend) A cluster with nodes of its own is none: scenarios count nodes, and nobody's nodes get fake cards."""

@@ -1,10 +1,13 @@
 """Plays scenarios step by step against a cluster and compares what comes with what the file expects."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
+
+import msgspec
 
 from devices.kube.errors import ApiStatusError
 from lab.amounts import same_amounts
@@ -15,7 +18,7 @@ from lab.errors import LabError
 from lab.outcome import Outcome, denial_of, outcome_of, wait_for_event, wait_for_outcome
 from lab.pods import pod_document, pod_key
 from lab.records import BurstResult, Record, ScenarioBegan, ScenarioDone, StepDone
-from lab.scenario import Expect, PodForm, Scenario, Step
+from lab.scenario import Expect, Flood, PodForm, Scenario, Step
 
 __all__ = ["run_scenario"]
 
@@ -131,7 +134,8 @@ class _Round:
 
     async def _ready(self) -> Cluster:
         if self._cluster is None:
-            cluster = await self._stack.enter_async_context(Cluster(self._settings))
+            settings = replace(self._settings, webhooks=self._scenario.webhooks)
+            cluster = await self._stack.enter_async_context(Cluster(settings))
             for namespace in self._scenario.namespaces:
                 await cluster.add_namespace(namespace)
             for node in self._scenario.nodes:
@@ -152,6 +156,8 @@ class _Round:
             return await self._create(cluster, step.create, step.expect)
         if step.create_together is not None:
             return await self._create_together(cluster, step.create_together, step.expect or Expect())
+        if step.flood is not None:
+            return await self._flood(cluster, step.flood, step.expect or Expect())
         if step.pod is not None:
             namespace, name = pod_key(step.pod, self._scenario.pod)
             return await self._check(cluster, namespace, name, step.expect or Expect(), count=False)
@@ -236,6 +242,37 @@ class _Round:
         self._tally.refused += waiting
         problems = _compare("placed", wanted_placed, placed) + _compare("waiting", wanted_waiting, waiting)
         return _Played(f"{len(forms)} pods at once: {placed} placed, {waiting} refused", problems)
+
+    async def _flood(self, cluster: Cluster, flood: Flood, expect: Expect) -> _Played:
+        """Create all pods at the same moment; what is denied must be denied for quota."""
+        namespace = flood.pod.namespace or self._scenario.pod.namespace or "default"
+        forms = [msgspec.structs.replace(flood.pod, name=f"{flood.pod.name}-{n}") for n in range(1, flood.pods + 1)]
+
+        async def create(form: PodForm) -> str | None:
+            try:
+                await cluster.create_pod(pod_document(form, self._scenario.pod), namespace)
+            except ApiStatusError as error:
+                return denial_of(error) or str(error)
+            return None
+
+        denials = await asyncio.gather(*(create(form) for form in forms))
+        let_in = [form.name for form, denial in zip(forms, denials, strict=True) if denial is None]
+
+        def outcomes() -> list[Outcome]:
+            return [outcome_of(cluster, namespace, name) for name in let_in]
+
+        await cluster.pods.wait_for(
+            lambda: all(o.is_running or o.pending is not None for o in outcomes()), cluster.settings.settle_s
+        )
+        placed, denied = sum(o.is_running for o in outcomes()), flood.pods - len(let_in)
+        waiting = len(let_in) - placed
+        self._tally.placed += placed
+        self._tally.refused += waiting
+        self._tally.denied += denied
+        problems = _compare("placed", expect.placed, placed) + _compare("denied", expect.denied_pods, denied)
+        problems += _compare("waiting", expect.waiting, waiting)
+        problems += [d for d in denials if d is not None and not d.startswith("exceeding resource quota: ")]
+        return _Played(f"{flood.pods} pods at once: {placed} placed, {waiting} waiting, {denied} denied", problems)
 
     async def _check_scores(self, cluster: Cluster, step: Step) -> _Played:
         assert step.scores is not None
@@ -335,7 +372,10 @@ async def _check_quota(cluster: Cluster, step: Step) -> _Played:
     form = step.quota_used
     wanted = (form.memory_mib, form.cores, form.cards)
     await cluster.settled(lambda: cluster.quota_used(form.namespace) == wanted)
+    view = await cluster.quota_view(form.namespace)
     used = cluster.quota_used(form.namespace)
     problems = _compare(f"quota used by {form.namespace} (MiB, cores, cards)", wanted, used)
+    if view is not None:
+        problems += _compare("what the webhook shows as recorded and not seen", [], view["recorded"])
     text = f"{form.namespace} has {used[0]} MiB, {used[1]} % compute and {used[2]} cards in use"
     return _Played(text, problems, changed=False)

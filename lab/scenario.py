@@ -144,6 +144,8 @@ class Expect(_Form, frozen=True):
     """Only for `create_together`: how many pods were placed."""
     waiting: int | None = None
     """Only for `create_together`: how many pods were refused."""
+    denied_pods: int | None = None
+    """Only for `flood`: how many pods were denied at admission for quota; the others are placed or wait."""
 
     @property
     def is_placed(self) -> bool:
@@ -201,6 +203,13 @@ class BurstStep(_Form, frozen=True):
     gpumem: int = 1000
 
 
+class Flood(_Form, frozen=True):
+    """Equal pods, all created at the same moment: `<name>-1` and so on."""
+
+    pod: PodForm
+    pods: int
+
+
 class Step(_Form, frozen=True):
     """One step; exactly one of the actions is set."""
 
@@ -208,6 +217,7 @@ class Step(_Form, frozen=True):
     expect: Expect | None = None
     create: PodForm | None = None
     create_together: list[PodForm] | None = None
+    flood: Flood | None = None
     delete: str | None = None
     finish: str | None = None
     finish_init: str | None = None
@@ -234,6 +244,7 @@ class _ScenarioForm(_Form, frozen=True):
     steps: list[Step]
     about: str = ""
     rounds: int = 1
+    webhooks: int = 1
     nodes: list[NodeForm] = []
     namespaces: list[str] = []
     pod: PodForm = PodForm()
@@ -251,11 +262,14 @@ class Scenario:
     namespaces: tuple[str, ...]
     pod: PodForm
     steps: tuple[Step, ...]
+    webhooks: int = 1
+    """Replicas of the webhook."""
 
 
 _ACTIONS: Final = (
     "create",
     "create_together",
+    "flood",
     "delete",
     "finish",
     "finish_init",
@@ -269,7 +283,7 @@ _ACTIONS: Final = (
     "burst",
 )
 _ON_EXISTING: Final = ("delete", "finish", "finish_init", "pod")
-_OF_MANY: Final = ("placed", "waiting")
+_OF_MANY: Final = ("placed", "waiting", "denied_pods")
 
 
 def shipped_scenarios() -> dict[str, Path]:
@@ -296,7 +310,15 @@ def read_scenario(text: str, source: str) -> Scenario:
     except msgspec.ValidationError as error:  # the forms above accept nothing that a card does not
         raise AssertionError(f"{source}: {error}") from error
     return Scenario(
-        form.name, form.title, form.about, form.rounds, nodes, tuple(form.namespaces), form.pod, tuple(form.steps)
+        form.name,
+        form.title,
+        form.about,
+        form.rounds,
+        nodes,
+        tuple(form.namespaces),
+        form.pod,
+        tuple(form.steps),
+        form.webhooks,
     )
 
 
@@ -354,6 +376,8 @@ class _Reader:
         """What types cannot say: one action a step, expectations that fit it, names that exist."""
         if form.rounds < 1:
             raise self.error("$.rounds", f"is {form.rounds}; at least 1 is needed")
+        if form.webhooks < 1:
+            raise self.error("$.webhooks", f"is {form.webhooks}; at least 1 is needed")
         if not form.steps:
             raise self.error("$.steps", "a scenario needs at least one step")
         cards: set[str] = set()
@@ -376,6 +400,10 @@ class _Reader:
             has = f"has {len(actions)}: {', '.join(actions)}" if actions else "has none"
             raise self.error(where, f"a step needs exactly one of {', '.join(_ACTIONS)}; this one {has}")
         action = actions[0]
+        if step.flood is not None:
+            if not step.flood.pod.name or step.flood.pods < 1:
+                raise self.error(f"{where}.flood", "a flood needs a pod with a name, and at least 1 of it")
+            created.update(f"{step.flood.pod.name}-{number}" for number in range(1, step.flood.pods + 1))
         for number, pod in enumerate(step.create_together or ([step.create] if step.create else [])):
             place = f"{where}.{action}" + (f"[{number}]" if step.create_together else "")
             if not pod.name:
@@ -395,16 +423,18 @@ class _Reader:
 
     def _check_expect(self, where: str, step: Step, action: str) -> None:
         if step.expect is None:
-            if action in ("pod", "create_together"):
+            if action in ("pod", "create_together", "flood"):
                 raise self.error(where.removesuffix(".expect"), f"{action} needs an expect")
             return
         given = set(_given(step.expect))
-        if action not in ("create", "create_together", "pod"):
+        if action not in ("create", "create_together", "flood", "pod"):
             raise self.error(where, f"{action} takes no expect")
         of_many = given.intersection(_OF_MANY)
-        if action == "create_together" and given != of_many:
+        if action == "create_together" and given - {"placed", "waiting"}:
             raise self.error(where, "create_together takes placed and waiting only")
-        if action != "create_together" and of_many:
+        if action == "flood" and given != of_many:
+            raise self.error(where, f"flood takes {', '.join(_OF_MANY)} only")
+        if action not in ("create_together", "flood") and of_many:
             raise self.error(where, f"{' and '.join(sorted(of_many))} are for create_together")
         if action == "pod" and step.expect.denied is not None:
             raise self.error(f"{where}.denied", "a pod that exists was not denied")

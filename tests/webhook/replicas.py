@@ -148,7 +148,9 @@ class World:
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait for something that the replicas' books or the server come to; they announce nothing, so we look."""
         async with asyncio.timeout(PATIENCE_S):
-            while not holds():
+            while True:
+                if holds():
+                    return
                 await asyncio.sleep(0.002)
 
     async def seen(self) -> None:
