@@ -9,7 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from lab.bench.filter import BenchError, FilterBench, bench_filter
+from lab.bench.quota import QuotaBench, bench_quota
 from lab.bench.synthetic import Size
+from serving.server import run as run_on_uvloop
 
 __all__ = ["app"]
 
@@ -55,6 +57,31 @@ def filter_(
     _show(figures, as_json)
 
 
-@app.callback()
-def _group() -> None:
-    """Keep `filter` a subcommand while it is the only one."""
+@app.command("quota")
+def quota(
+    namespaces: Annotated[int, typer.Option(min=1, help="Namespaces with a quota.")] = QuotaBench.namespaces,
+    rate: Annotated[int, typer.Option(min=1, help="Requests a second while latency is measured.")] = QuotaBench.rate,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long.")] = QuotaBench.seconds,
+    burst_seconds: Annotated[
+        float, typer.Option(min=0.1, help="How long one namespace is asked flat out.")
+    ] = QuotaBench.burst_seconds,
+    size_rate: Annotated[
+        int, typer.Option(min=1, help="Admissions a second in one namespace while its record's size is watched.")
+    ] = QuotaBench.size_rate,
+    size_seconds: Annotated[float, typer.Option(min=0.1, help="How long.")] = QuotaBench.size_seconds,
+    as_json: AsJson = False,
+) -> None:
+    """POST /validate under quota that counts admitted pods: each is recorded with the API server before the yes.
+
+    JSON keys: p50_ms, p95_ms, p99_ms, max_ms at the fixed rate; per_second and admissions_per_write flat out in one namespace;
+    largest_record_bytes; and the parameters.
+
+    Example: slotwise bench quota --size-seconds 120 --json
+    """
+    bench = QuotaBench(namespaces, rate, seconds, burst_seconds, size_rate, size_seconds)
+    try:
+        figures = run_on_uvloop(bench_quota(bench))
+    except BenchError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    _show(figures, as_json)
