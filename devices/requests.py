@@ -210,6 +210,8 @@ class Ask(Protocol):
 
     @property
     def key(self) -> str: ...
+    @property
+    def names(self) -> frozenset[str]: ...
     def request(self, container: Resources, cluster: Cluster = ...) -> DeviceRequest | None: ...
 
 
@@ -217,7 +219,10 @@ def container_devices(
     container: Resources, vendors: Iterable[Ask], cluster: Cluster = NO_CLUSTER
 ) -> tuple[DeviceRequest, ...]:
     """Requests of one container by vendor key, sorted. Raises `MalformedValue`."""
-    found = (vendor.request(container, cluster) for vendor in vendors)
+    limits, requests = container.limits, container.requests
+    # Most containers name no vendor's resources, and the others one's: the others are not asked to read.
+    named = (v for v in vendors if not (v.names.isdisjoint(limits) and v.names.isdisjoint(requests)))
+    found = (vendor.request(container, cluster) for vendor in named)
     return tuple(sorted((r for r in found if r is not None and r.count > 0), key=lambda request: request.vendor))
 
 

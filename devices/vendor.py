@@ -5,7 +5,7 @@ fields, and how vendors come of it (most families are one vendor; some are one p
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
@@ -304,10 +304,15 @@ class Vendor:
     """What a larger compute value counts as; None: it stays as it is, and then never fits."""
     bounds: frozenset[Bound] = frozenset(Bound)
     """What must hold of a card when a reservation on it is bound."""
+    names: frozenset[str] = field(init=False, repr=False, compare=False)
+    """The resource names: a container that has none of them asks for nothing."""
     score_is_neutral: bool = False
     """The family's score counts 10,000 fold and always in favour of the node, under `spread` as well."""
     checks: tuple[Check, ...] = STANDARD_CHECKS
     """The questions asked of every card, in this order; the first refusal counts."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", frozenset(self.resources))
 
     @property
     def resources(self) -> tuple[str, ...]:

@@ -46,9 +46,16 @@ def _policy(annotations: Mapping[str, str], key: str, default: str) -> str:
     return value if value.strip() else default
 
 
-def ask_of(pod: Pod, config: DeviceConfig, defaults: Defaults, cluster: Cluster = NO_CLUSTER) -> Ask:
-    """Read a pod; `cluster` is what is registered at the moment. Raises `MalformedValue` for a resource value and `WeightsError` for weights that cannot be used."""
-    request = pod_request(pod, config.vendors, cluster)
+def ask_of(
+    pod: Pod,
+    config: DeviceConfig,
+    defaults: Defaults,
+    cluster: Cluster = NO_CLUSTER,
+    request: PodRequest | None = None,
+) -> Ask:
+    """Read a pod; `cluster` is what is registered at the moment, `request` the pod's where it was read already. Raises `MalformedValue` for a resource value and `WeightsError` for weights that cannot be used."""
+    if request is None:
+        request = pod_request(pod, config.vendors, cluster)
     written = _policy(pod.annotations, CARD_POLICY, defaults.card_policy)
     # A comma makes a chain even where only one word is left of it, so only a single word is trimmed here.
     card_policy = written if "," in written else written.strip()

@@ -194,7 +194,7 @@ class Engine:
             if known is not None and roles(known) != roles(pod):
                 text = "the pod's containers are not those of the pod known under its UID"
                 return Filtered(error=text, outcome="malformed")
-            return ask_of(pod, self.ledger.config, self._defaults, self.ledger)
+            return ask_of(pod, self.ledger.config, self._defaults, self.ledger, request)
         except WeightsError as error:
             text = f"calcScore failed {error} for pod {pod.name}"
         except MalformedValue as error:

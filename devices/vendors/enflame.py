@@ -5,7 +5,7 @@ The two know nothing of each other, even where they stand for the same physical 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import orjson
@@ -27,6 +27,7 @@ from devices.objects import Node
 from devices.reasons import Reason
 from devices.registration import CardList, Fields, distinct
 from devices.requests import Cluster, DeviceRequest, Resources, optional_rounded, optional_whole
+from devices.slices import GIB_MIB, Size, by_slices, by_spec, sizes_of
 from devices.vendor import INT32, WHOLE, Admission, Bound, Family, FamilySettings, Hooks, Placed, Vendor
 
 __all__ = ["FAMILY"]
@@ -39,7 +40,6 @@ SIZE = "enflame.com/gcu-request-size"
 
 BY_SPEC = -1
 """The percentage that marks a request for memory and compute instead of slices."""
-GIB_MIB = 1024
 
 
 class Settings(FamilySettings, frozen=True, kw_only=True):
@@ -53,37 +53,7 @@ class Settings(FamilySettings, frozen=True, kw_only=True):
     vgcu_percentage: str = msgspec.field(name="resourceNameVGCUPercentage", default="")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Profile:
-    """A size that a card can be cut into; sorted smallest first."""
-
-    slices: int
-    memory_gib: int
-    name: str
-    id: str
-    percent: int = 0
-    """Share of the card, rounded up: one of six slices is 17 %."""
-
-
-def _size(text: str, suffix: str) -> int:
-    digits = text.removesuffix(suffix)
-    return int(digits) if digits.isascii() and digits.isdigit() and int(digits) <= INT32 else 0
-
-
-def _profiles(documents: Mapping[str, object]) -> tuple[Profile, ...]:
-    """From names such as `3g.24gb`; suffixes may be missing, what follows a second dot says nothing."""
-    found = []
-    for name, number in documents.items():
-        slices, _, rest = name.lower().partition(".")
-        memory = rest.partition(".")[0]
-        found.append(Profile(_size(slices, "g"), _size(memory, "gb"), name, str(number)))
-    most = max((profile.slices for profile in found), default=0)
-    if most <= 0:
-        raise RegistrationError(f"annotation {CAPACITY}: no profile such as 3g.24gb says how many slices a card has")
-    return tuple(sorted(replace(profile, percent=-(-WHOLE * profile.slices // most)) for profile in found))
-
-
-def _card(node: Node, position: int, document: object, profiles: tuple[Profile, ...]) -> Card:
+def _card(node: Node, position: int, document: object, sizes: tuple[Size, ...]) -> Card:
     fields = Fields(f"device {position}", document)
     written = fields.text("index")
     index = int(written) if written.isascii() and written.isdigit() and int(written) <= INT32 else position
@@ -93,19 +63,17 @@ def _card(node: Node, position: int, document: object, profiles: tuple[Profile, 
         slots = fields.number("capacity")
     if not 0 < slots <= INT32:
         raise RegistrationError(f"device {position}: field 'capacity' is {slots}, accepted are 1 to {INT32}")
-    most = max(profile.slices for profile in profiles)
-    memory = max(profile.memory_gib for profile in profiles) or most
-    custom = {"minor": fields.text("minor") or str(index), "profiles": profiles, "slices": most}
+    slices = max(size.slices for size in sizes)
     return Card(
         f"{node.name}-enflame-drs-{index}",
         "Enflame",
         index,
         slots,
-        memory * GIB_MIB,
+        max(size.memory_mib for size in sizes) or slices * GIB_MIB,
         WHOLE,
         "Enflame",
         healthy=True,
-        custom=custom,
+        custom={"minor": fields.text("minor") or str(index), "profiles": sizes, "slices": slices},
     )
 
 
@@ -116,12 +84,12 @@ def _read_drs(vendor: Vendor, node: Node) -> CardList:
     except orjson.JSONDecodeError as error:
         raise RegistrationError(f"annotation {CAPACITY} is not JSON: {error}") from error
     fields = Fields(f"annotation {CAPACITY}", document)
-    profiles = _profiles(fields.mapping("profiles"))
+    sizes = sizes_of(fields.mapping("profiles"))
     cards: list[Card] = []
     problems: list[str] = []
     for position, device in enumerate(fields.items("devices")):
         try:
-            cards.append(_card(node, position, device, profiles))
+            cards.append(_card(node, position, device, sizes))
         except RegistrationError as error:
             problems.append(str(error))
     if not cards and not problems:
@@ -161,49 +129,42 @@ def _admit(vendor: Vendor, container: Admission) -> bool:
     return any(value is not None for value in given.values())
 
 
-def _profiles_of(card: Card) -> tuple[Profile, ...]:
+def _sizes(card: Card) -> tuple[Size, ...]:
     found = card.custom["profiles"]
     return found if isinstance(found, tuple) else ()
 
 
-def _profile(card: Card, request: DeviceRequest) -> Profile | None:
-    """The smallest profile of the card that serves the request.
-
-    A memory value of more than twice the largest profile's GB counts as MiB: with 48 GB at most, 96 are GB and 97 are MiB.
-    """
-    usable = [profile for profile in _profiles_of(card) if profile.slices > 0 and profile.memory_gib > 0]
-    if request.percentage != BY_SPEC:
-        return next((profile for profile in usable if profile.slices == request.memory_mib), None)
-    wanted = request.memory_mib
-    if usable and wanted > 2 * usable[-1].memory_gib:
-        wanted = -(-wanted // GIB_MIB)
-    return next((p for p in usable if p.memory_gib >= wanted and p.percent >= request.cores), None)
+def _size(card: Card, request: DeviceRequest) -> Size | None:
+    """The smallest size of the card that serves the request."""
+    if request.percentage == BY_SPEC:
+        return by_spec(_sizes(card), request.memory_mib, request.cores)
+    return by_slices(_sizes(card), request.memory_mib)
 
 
 def _gate(vendor: Vendor, walk: Walk) -> Refusal | None:
-    """All cards of a node have the same profiles; the walk is in vain without one that serves."""
-    walk.note = _profile(walk.cards[0].card, walk.request)
+    """All cards of a node have the same sizes; the walk is in vain without one that serves."""
+    walk.note = _size(walk.cards[0].card, walk.request)
     return Refusal({Reason.MODE_NOT_FIT: 1}, len(walk.cards)) if walk.note is None else None
 
 
 def _enough_slices(state: CardState, walk: Walk) -> Reason | None:
-    profile = walk.note
-    fits = isinstance(profile, Profile) and profile.slices <= state.card.slots - state.used_slots
+    size = walk.note
+    fits = isinstance(size, Size) and size.slices <= state.card.slots - state.used_slots
     return None if fits else Reason.CARD_SLOTS_EXHAUSTED
 
 
 def _wanted_memory(request: DeviceRequest, card: Card) -> int:
-    profile = _profile(card, request)
-    return profile.memory_gib * GIB_MIB if profile is not None else request.memory_mib
+    size = _size(card, request)
+    return size.memory_mib if size is not None else request.memory_mib
 
 
 def _unplaced(vendor: Vendor, request: DeviceRequest, card: Card) -> Charge:
-    profile = _profile(card, request)
-    return Charge(_wanted_memory(request, card), profile.percent if profile is not None else request.cores, 1)
+    size = _size(card, request)
+    return Charge(_wanted_memory(request, card), size.percent if size is not None else request.cores, 1)
 
 
 def _entry(vendor: Vendor, state: CardState, walk: Walk) -> Entry:
-    percent = walk.note.percent if isinstance(walk.note, Profile) else 0
+    percent = walk.note.percent if isinstance(walk.note, Size) else 0
     entry = Entry(state.card.uuid, vendor.key, vendor.wanted_memory(walk.request, state.card), percent)
     return _restore(vendor, entry, state.card)
 
@@ -217,16 +178,15 @@ def _restore(vendor: Vendor, entry: Entry, card: Card | None) -> Entry:
 def _annotate(vendor: Vendor, entries: Sequence[tuple[Entry, ...]], placed: Placed) -> Mapping[str, str]:
     """What each container got, and the card of the first that has one."""
     names = [container.name for container in (*placed.pod.init_containers, *placed.pod.containers)]
-    found: dict[str, tuple[Card, Profile]] = {}
+    found: dict[str, tuple[Card, Size]] = {}
     for name, entry in ((name, cards[0]) for name, cards in zip(names, entries, strict=True) if cards):
-        card = placed.cards[entry.uuid]
-        size = (entry.memory_mib, entry.cores)
-        found[name] = (card, next(p for p in _profiles_of(card) if (p.memory_gib * GIB_MIB, p.percent) == size))
+        card, given = placed.cards[entry.uuid], (entry.memory_mib, entry.cores)
+        found[name] = (card, next(size for size in _sizes(card) if (size.memory_mib, size.percent) == given))
     containers = {
-        name: {"allocated": False, "request": p.slices, "profileID": p.id, "profileName": p.name}
-        for name, (_, p) in sorted(found.items())
+        name: {"allocated": False, "request": size.slices, "profileID": size.id, "profileName": size.name}
+        for name, (_, size) in sorted(found.items())
     }
-    card, profile = next(iter(found.values()))
+    card, size = next(iter(found.values()))
     return {
         ASSIGNED: "false",
         TIME: str(int(placed.now_s * 1e9)),
@@ -234,7 +194,7 @@ def _annotate(vendor: Vendor, entries: Sequence[tuple[Entry, ...]], placed: Plac
         INDEX: str(card.index),
         ID: str(card.index),
         MINOR: str(card.custom["minor"]),
-        SIZE: str(profile.slices),
+        SIZE: str(size.slices),
     }
 
 

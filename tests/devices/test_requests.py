@@ -203,7 +203,10 @@ def test_requests_of_several_vendors_come_by_key_and_a_count_of_zero_is_none() -
         hooks = Hooks(request=lambda vendor, container, cluster: DeviceRequest(vendor.key, count))
         return Vendor(key=key, hooks=hooks, count_resource=f"example.com/{key}")
 
-    found = pod_request(pod(), [vendor("b", 1), vendor("a", 2), vendor("none", 0)])
+    names: dict[str, Any] = dict.fromkeys(("example.com/a", "example.com/b", "example.com/none"), 1)
+    asking = container_document(**names)
+    vendors = [vendor("b", 1), vendor("a", 2), vendor("none", 0), vendor("unnamed", 3)]
+    found = pod_request(pod(asking), vendors)
     assert [(device.vendor, device.count) for device in found.containers[0].devices] == [("a", 2), ("b", 1)]
     assert found.vendors == ("a", "b")
 

@@ -15,6 +15,9 @@ from devices.reasons import NODE_INSUFFICIENT_DEVICE, Reason
 from devices.requests import Role, pod_request, roles
 from devices.vendor import Bound, Vendor
 from scheduler.allocate import carried
+from scheduler.ask import Defaults, ask_of
+from scheduler.evaluate import NotFit, evaluate
+from scheduler.screen import Screen
 from tests.builders import Document
 from tests.builders import pod as pod_with
 from tests.devices.vendors.samples import CONFIG, VENDORS, asking, most, node_document, sample_node, share
@@ -197,6 +200,41 @@ def test_no_card_ever_gives_more_than_it_has(key: str, steps: list[tuple[int, in
                 assert not vendor.is_overdrawn(card, vendor.selection({}))
                 assert card.free_memory_mib >= 0
                 assert Bound.SLOTS not in vendor.bounds or card.used_slots <= card.card.slots
+
+
+ASKS = st.lists(
+    st.tuples(st.integers(1, 3), st.sampled_from(["binpack", "mutex"]), st.booleans(), st.sampled_from(["", "0", "3"])),
+    min_size=1,
+    max_size=8,
+)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@settings(max_examples=15, deadline=None)
+@given(asks=ASKS)
+def test_screen_and_memory_answer_as_the_evaluator_does(key: str, asks: list[tuple[int, str, bool, str]]) -> None:
+    """The same shape comes again and again, also between pods that differ in one input."""
+    vendor = VENDORS[key]
+    here = World(sample_node(vendor), sample_node(vendor, name="n2"), config=CONFIG)
+    for number, (count, policy, whole, index) in enumerate(asks):
+        annotations = {"hami.io/gpu-scheduler-policy": policy}
+        if index and vendor.uuid_keys:
+            annotations[vendor.uuid_keys[0][1]] = ",".join(
+                card.uuid for card in vendor.read_node(sample_node(vendor)).cards if str(card.index) == index
+            )
+        limits = share(vendor, min(count, most(vendor)))
+        limits = {vendor.count_resource: limits.get(vendor.count_resource, 1)} if whole else limits
+        pod = pod_with(asking("main", limits), name=f"p{number}", annotations=annotations)
+        ask_now = ask_of(pod, CONFIG, Defaults(), here.ledger)
+        screen = Screen(CONFIG)
+        states = {name: here.ledger.state(name) for name in ("n1", "n2")}
+        exact = {name: evaluate(state, ask_now, CONFIG, {}) for name, state in states.items() if state is not None}
+        for name, state in states.items():
+            assert state is not None
+            assert screen.may_fit(state, ask_now) or isinstance(exact[name], NotFit)
+        found = here.filter(pod)
+        assert found.decision is not None
+        assert found.decision.complete().verdicts == exact
 
 
 @pytest.mark.parametrize("key", KEYS)
