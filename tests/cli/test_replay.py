@@ -58,10 +58,10 @@ def test_an_empty_folder_is_status_2(tmp_path: Path) -> None:
 
 
 def test_one_unplayable_scenario_does_not_hide_the_others(tmp_path: Path) -> None:
-    write(tmp_path / "all.jsonl", story(), set_at(story(), ("flags",), {"enable-ascend": True}))
+    write(tmp_path / "all.jsonl", story(), set_at(story(), ("device_config",), {"gpus": {}}))
     result = run(app, ["replay", str(tmp_path)])
     assert result.exit_code == 2
-    assert "family is not in this version" in result.stderr
+    assert "section gpus has no effect" in result.stderr
     assert result.stdout.splitlines()[-1] == "2 scenarios, 1 matched, 1 differed"
 
 
