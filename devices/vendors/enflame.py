@@ -56,7 +56,8 @@ class Settings(FamilySettings, frozen=True, kw_only=True):
 def _card(node: Node, position: int, document: object, sizes: tuple[Size, ...]) -> Card:
     fields = Fields(f"device {position}", document)
     written = fields.text("index")
-    index = int(written) if written.isascii() and written.isdigit() and int(written) <= INT32 else position
+    is_number = written.isascii() and written.isdigit() and len(written) <= len(str(INT32))
+    index = int(written) if is_number and int(written) <= INT32 else position
     try:
         slots = int(fields.text("capacity"))
     except (RegistrationError, ValueError):

@@ -169,6 +169,13 @@ REGISTRATIONS = {
         {"devices": [{"index": "3", "capacity": 6}, {"index": "x", "capacity": 2}], "profiles": PROFILES},
         {3: 6, 1: 2},
     ),
+    "numbers that nobody means": (
+        {
+            "devices": [{"index": "9" * 5000, "capacity": 6}, {"index": "1", "capacity": "9" * 5000}],
+            "profiles": PROFILES,
+        },
+        {0: 6},
+    ),
     "one device without capacity": (
         {"devices": [{"index": "0", "capacity": 0}, {"index": "1", "capacity": 6}], "profiles": PROFILES},
         {1: 6},
