@@ -9,6 +9,7 @@ import msgspec
 import yaml
 
 from devices.errors import ConfigError
+from devices.objects import Pod
 from devices.vendor import Family, FamilySettings, Vendor
 from devices.vendors import families
 
@@ -24,14 +25,29 @@ class DeviceConfig:
     resources: frozenset[str] = field(init=False, repr=False, compare=False)
     """Every resource name that Slotwise manages."""
     _by_key: Mapping[str, Vendor] = field(init=False, repr=False, compare=False)
+    _owners: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    """Vendor keys by resource name."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "resources", frozenset(name for vendor in self.vendors for name in vendor.resources))
         object.__setattr__(self, "_by_key", {vendor.key: vendor for vendor in self.vendors})
+        owners = {name: vendor.key for vendor in self.vendors for name in vendor.resources}
+        object.__setattr__(self, "_owners", owners)
 
     def vendor(self, key: str) -> Vendor | None:
         """The vendor of this key."""
         return self._by_key.get(key)
+
+    def named_by(self, pod: Pod) -> tuple[Vendor, ...]:
+        """The vendors any of whose resources a container names: no other can be asked anything by the pod."""
+        found = {
+            self._owners[name]
+            for container in (*pod.init_containers, *pod.containers)
+            for values in (container.limits, container.requests)
+            for name in values
+            if name in self._owners
+        }
+        return tuple(self._by_key[key] for key in sorted(found))
 
 
 def _lines(node: yaml.Node | None, path: str = "$") -> Iterable[tuple[str, int]]:

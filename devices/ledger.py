@@ -609,13 +609,9 @@ class Ledger:
 
     def unplaced(self, pod: Pod, request: PodRequest | None = None) -> Mapping[str, UnplacedCharge]:
         """What the pod is charged while it has no cards, by vendor key. Raises `MalformedValue`."""
-        asked = request if request is not None else pod_request(pod, self.config.vendors, self)
-        wanted = set(asked.vendors)
-        return {
-            v.key: unplaced_charge(v, asked, self.cards_for(v, v.selection(pod.annotations)))
-            for v in self.config.vendors
-            if v.key in wanted
-        }
+        asked = request if request is not None else pod_request(pod, self.config.named_by(pod), self)
+        vendors = [vendor for key in asked.vendors if (vendor := self.config.vendor(key)) is not None]
+        return {v.key: unplaced_charge(v, asked, self.cards_for(v, v.selection(pod.annotations))) for v in vendors}
 
     def _reprice(self) -> None:
         """Cards came or went: pods without cards are charged by those there are now, whatever the order of events was."""

@@ -1,11 +1,11 @@
 """Which pods a ResourceQuota covers: its scopes and scope selector, evaluated as Kubernetes evaluates them for pods."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from devices.errors import QuantityError
 from devices.objects import Pod, Quota
-from devices.quantity import Quantity, parse
+from devices.quantity import Quantity
 
 __all__ = ["EVERY_POD", "Requirement", "Scope", "ScopeFacts", "covers", "facts_of", "scope_of", "unknown_scopes"]
 
@@ -20,6 +20,7 @@ _POD_SCOPES = (
     _PRIORITY_CLASS,
     "CrossNamespacePodAffinity",
 )
+_POSITIVE = re.compile(r"\+?[0.]*[1-9]")
 _OTHER_SCOPES = ("VolumeAttributesClass",)
 """Scopes of Kubernetes that no pod matches."""
 
@@ -133,7 +134,5 @@ def _any_above_0(lists: Iterable[Mapping[str, Quantity]]) -> bool:
 
 
 def _above_0(value: Quantity) -> bool:
-    try:
-        return parse(value) > 0
-    except QuantityError:
-        return False
+    """Whether a quantity the API server has taken is positive: the first digit that is not 0 stands before any suffix."""
+    return bool(_POSITIVE.match(value)) if isinstance(value, str) else value > 0

@@ -117,7 +117,8 @@ class Admission:
             return self._within_quota(pod, case) if counts_all else _allowed(pod, advice=case.advice)
 
         # The families word their own refusals; what they would change goes into a copy that nobody looks at.
-        apply_family_rules(Mutation(PodEdit(pod), self._config, self._settings, case.advice, cluster=self._ledger))
+        mutation = Mutation(PodEdit(pod), self._config, self._settings, case.advice, cluster=self._ledger)
+        apply_family_rules(mutation, self._config.named_by(final))
         if refusal := first_refusal(FINAL, case):
             return _refused(pod, refusal, case.advice)
         verdict = self._within_quota(pod, case)
@@ -128,7 +129,7 @@ class Admission:
 
     def _within_quota(self, pod: JsonObject, case: Case) -> Verdict:
         """Judged by the books where quota counts what holds cards; else the caller has to settle `ask` with the record."""
-        asked = pod_request(case.pod, case.vendors, case.cluster) if case.managed else None
+        asked = pod_request(case.pod, self._config.named_by(case.pod), case.cluster) if case.managed else None
         ask = self._quota.ask(case.pod, asked, case.namespace) if asked is not None else None
         if ask is not None and self._settings.quota_counts != ADMITTED:
             judgement = self._quota.judge(ask)

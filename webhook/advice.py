@@ -50,6 +50,8 @@ def annotation_advice(annotations: Mapping[str, str], config: DeviceConfig, asks
 
     Keys with a family's own prefix are looked at in device pods only: others use such prefixes too.
     """
+    if not annotations:
+        return
     known = {NODE_POLICY, CARD_POLICY, WEIGHTS, *SYSTEM_KEYS}
     for vendor in config.vendors:
         known.update(vendor.pod_annotations, vendor.protected_annotations, vendor.admission_outputs)

@@ -1,6 +1,6 @@
 """What `/webhook` changes in a pod. One small function a rule; the order of the tuple is the order they run in."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from devices.config import DeviceConfig
@@ -8,6 +8,7 @@ from devices.errors import QuantityError
 from devices.keys import VGPU_NODE
 from devices.quantity import Quantity, parse
 from devices.requests import NO_CLUSTER, Cluster, Resources, read_resources
+from devices.vendor import Vendor
 from webhook.advice import Advice
 from webhook.config import AdmissionSettings
 from webhook.errors import NotAPodError
@@ -129,13 +130,14 @@ def strip_protected_keys(mutation: Mutation) -> None:
     mutation.edit.remove(("metadata", "labels", VGPU_NODE))
 
 
-def apply_family_rules(mutation: Mutation) -> None:
-    """Every family looks at every container, init containers first. Raises `MalformedValue`."""
+def apply_family_rules(mutation: Mutation, vendors: Sequence[Vendor] | None = None) -> None:
+    """Every family, or each of `vendors`, looks at every container, init containers first. Raises `MalformedValue`."""
+    asked = mutation.config.vendors if vendors is None else vendors
     for kind in ("initContainers", "containers"):
         containers = mutation.edit.get("spec", kind)
         for position in range(len(containers) if isinstance(containers, list) else 0):
             container = ContainerAdmission(mutation.edit, ("spec", kind, position), mutation.advice, mutation.cluster)
-            for vendor in mutation.config.vendors:
+            for vendor in asked:
                 if vendor.admit(container):
                     mutation.asks = True
 

@@ -10,11 +10,12 @@ the record's entries. The rules, each of which an overrun waits behind:
   and a view must rest on a list at least that new.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
 from devices.model import NO_CHARGE, Charge
@@ -223,17 +224,22 @@ def decide(
 
 # The text: one line an entry, so that `kubectl get configmap -o yaml` can be read, and quotes are not escaped twice.
 
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._~-]+").fullmatch
 _FLAGS = (("T", "terminating"), ("B", "best_effort"), ("C", "cross_namespace"))
+
+
+def _quoted(text: str) -> str:
+    return text if _PLAIN(text) else quote(text, safe="")
 
 
 def _line(uid: str, entry: Entry) -> str:
     flags = "".join(letter for letter, name in _FLAGS if getattr(entry.facts, name))
     charges = ",".join(
-        f"{quote(key, safe='')}:{charge.memory_mib}:{charge.cores}:{charge.cards}"
+        f"{_quoted(key)}:{charge.memory_mib}:{charge.cores}:{charge.cards}"
         for key, charge in sorted(entry.charges.items())
     )
-    named = quote(entry.facts.priority_class, safe="")
-    return f"{quote(uid, safe='')} {quote(entry.pod, safe='') or '-'} {named}/{flags} {charges}"
+    named = _quoted(entry.facts.priority_class)
+    return f"{_quoted(uid)} {_quoted(entry.pod) or '-'} {named}/{flags} {charges}"
 
 
 def entry_bytes(uid: str, entry: Entry) -> int:
