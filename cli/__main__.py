@@ -2,7 +2,7 @@
 
 import typer
 
-from cli import bench, certs, lab
+from cli import bench, certs, lab, quota
 from cli.replay import replay
 from cli.vendors import vendors
 
@@ -18,6 +18,7 @@ app = typer.Typer(
 app.add_typer(lab.app, name="lab")
 app.add_typer(certs.app, name="certs")
 app.add_typer(bench.app, name="bench")
+app.add_typer(quota.app, name="quota")
 app.command("replay")(replay)
 app.command("vendors")(vendors)
 

@@ -103,7 +103,10 @@ class World:
     async def quota(self, name: str = "q", **hard: object) -> None:
         """A quota; returns once every replica knows it."""
         limits = {f"limits.nvidia.com/{key}": str(value) for key, value in hard.items()}
-        self.api.put("resourcequotas", {"metadata": {"name": name, "namespace": TEAM}, "spec": {"hard": limits}})
+        self.api.put(
+            "resourcequotas",
+            {"metadata": {"name": name, "namespace": TEAM, "uid": f"quota-{name}"}, "spec": {"hard": limits}},
+        )
         await self.until(
             lambda: all(
                 {k: str(v) for quota in r.ledger.quotas() if quota.name == name for k, v in quota.hard.items()}
