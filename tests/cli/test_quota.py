@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from cli.__main__ import app
 from devices.kube.client import ClientSettings, KubeClient
