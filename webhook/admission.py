@@ -14,7 +14,7 @@ from devices.errors import MalformedValue
 from devices.ledger import ADMITTED, Ledger
 from devices.objects import Pod, pod_of
 from devices.quota import Excess
-from devices.requests import pod_request
+from devices.requests import PodRequest, pod_request
 from webhook.advice import Advice, annotation_advice, too_many_cards
 from webhook.config import AdmissionSettings
 from webhook.errors import NotAPodError
@@ -101,7 +101,7 @@ class Admission:
         if refusal := first_refusal((*AFTER_MUTATION, within_quota) if check_quota else AFTER_MUTATION, case):
             return _refused(pod, refusal, case.advice)
 
-        self._advise(given, case)
+        self._advise(given, case, self._request(case))
         return Verdict(True, "", 200, mutation.edit.pod, mutation.edit.operations, case.advice.texts())
 
     def _validate(self, pod: JsonObject, namespace: str, operation: str) -> Verdict:
@@ -113,24 +113,32 @@ class Admission:
             return _refused(pod, refusal, case.advice)
         counts_all = self._settings.quota_counts == ADMITTED
         if is_ignored(final) or self._is_foreign(final):
-            # Others' pods get no cards of ours; where quota counts every live pod it counts them too.
-            return self._within_quota(pod, case) if counts_all else _allowed(pod, advice=case.advice)
+            # Others' pods get no cards of ours; where quota counts every live pod it counts them too, if they can be read.
+            try:
+                return (
+                    self._within_quota(pod, case, self._request(case)) if counts_all else _allowed(pod, "", case.advice)
+                )
+            except MalformedValue:
+                return _allowed(pod, "", case.advice)
 
         # The families word their own refusals; what they would change goes into a copy that nobody looks at.
         mutation = Mutation(PodEdit(pod), self._config, self._settings, case.advice, cluster=self._ledger)
         apply_family_rules(mutation, self._config.named_by(final))
         if refusal := first_refusal(FINAL, case):
             return _refused(pod, refusal, case.advice)
-        verdict = self._within_quota(pod, case)
+        request = self._request(case)
+        verdict = self._within_quota(pod, case, request)
         if not verdict.allowed:
             return verdict
-        self._advise(final, case)
+        self._advise(final, case, request)
         return replace(verdict, warnings=case.advice.texts())
 
-    def _within_quota(self, pod: JsonObject, case: Case) -> Verdict:
+    def _request(self, case: Case) -> PodRequest:
+        return pod_request(case.pod, self._config.named_by(case.pod), case.cluster)
+
+    def _within_quota(self, pod: JsonObject, case: Case, request: PodRequest) -> Verdict:
         """Judged by the books where quota counts what holds cards; else the caller has to settle `ask` with the record."""
-        asked = pod_request(case.pod, self._config.named_by(case.pod), case.cluster) if case.managed else None
-        ask = self._quota.ask(case.pod, asked, case.namespace) if asked is not None else None
+        ask = self._quota.ask(case.pod, request, case.namespace)
         if ask is not None and self._settings.quota_counts != ADMITTED:
             judgement = self._quota.judge(ask)
             for warning in judgement.warnings:
@@ -169,12 +177,12 @@ class Admission:
             return False
         return not (name == DEFAULT_SCHEDULER and self._settings.force_overwrite_default_scheduler)
 
-    def _advise(self, given: Pod, case: Case) -> None:
+    def _advise(self, given: Pod, case: Case, request: PodRequest) -> None:
         """Warnings about annotations as the user gave them, and about what the pod asks in the end."""
         for text in annotation_advice(given.annotations, self._config, bool(case.managed)):
             case.advice.add(text)
         if case.managed:
-            for text in too_many_cards(pod_request(case.pod, case.vendors, self._ledger), self._ledger):
+            for text in too_many_cards(request, self._ledger):
                 case.advice.add(text)
 
 

@@ -108,9 +108,8 @@ def protected_annotations(vendors: Iterable[Vendor]) -> tuple[str, ...]:
 def no_protected_keys(case: Case) -> Refusal | None:
     """An allocation in a new pod is forged: it would count as usage of cards that nobody gave it."""
     annotations = case.pod.annotations
-    if not annotations and not case.pod.labels:
-        return None
-    found = [f"annotation {key}" for key in protected_annotations(case.vendors) if key in annotations]
+    protected = protected_annotations(case.vendors) if annotations else ()
+    found = [f"annotation {key}" for key in protected if key in annotations]
     found += [f"label {VGPU_NODE}"] if VGPU_NODE in case.pod.labels else []
     return Refusal(RefusalReason.FORGED, f"{found[0]} is written by the system alone: remove it") if found else None
 
