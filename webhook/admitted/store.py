@@ -41,6 +41,7 @@ RECORD_LABEL: Final = "slotwise.io/quota-record"
 _NAMESPACE_ANNOTATION: Final = "slotwise.io/quota-namespace"
 _PODS_A_SECOND: Final = 500
 """A list made only to check a refusal may cost so much."""
+_BETWEEN_SWEEPS_S: Final = 0.005
 NOTHING_AGAINST: Final = QuotaJudgement()
 _log = logging.getLogger(__name__)
 
@@ -128,6 +129,8 @@ class _Namespace:
     listed: int = 0
     listed_at: float = float("-inf")
     first_seen: dict[str, float] = field(default_factory=dict)
+    touched_at: float = float("-inf")
+    """When the record was last read or written."""
     sweep: bool = False
     worker: asyncio.Task[None] | None = None
 
@@ -246,9 +249,19 @@ class Admissions:
                 adopted_at = self._clock()
                 await self._adopt()
             for space in list(self._namespaces.values()):
-                if space.held is None or space.held.record.entries:
+                if self._is_due(space):
                     space.sweep = True
                     self._wake(space)
+                    await self._sleep(_BETWEEN_SWEEPS_S)  # not all at once, in the way of admissions
+
+    def _is_due(self, space: _Namespace) -> bool:
+        """Whether a record is worth a look: admissions take out what they find, but nothing for its age."""
+        now = self._clock()
+        if space.held is not None and not space.held.record.entries:
+            return False
+        if any(now - at >= self._settings.entry_life_s for at in space.first_seen.values()):
+            return True
+        return now - space.touched_at >= self._settings.sweep_every_s / 2
 
     async def stop(self) -> None:
         """Give up what is under way."""
@@ -414,7 +427,7 @@ class Admissions:
 
     def _hold(self, space: _Namespace, held: _Held) -> None:
         space.held = held
-        now = self._clock()
+        now = space.touched_at = self._clock()
         space.first_seen = {uid: space.first_seen.get(uid, now) for uid in held.record.entries}
 
     async def _write(self, space: _Namespace, record: Record) -> bool:
