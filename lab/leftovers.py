@@ -14,6 +14,8 @@ from lab.follow import Followed, SeenPod
 __all__ = ["Leftovers"]
 
 _LOOK_S: Final = 0.1
+_TOGETHER: Final = 16
+"""Deletions under way at a time."""
 
 
 class Leftovers:
@@ -36,8 +38,11 @@ class Leftovers:
     async def remove(self, pods: Followed[SeenPod], timeout_s: float) -> None:
         """Delete everything; returns once it is gone. Raises `LabError` if something stays for longer than `timeout_s`."""
         uids = {uid for _, _, uid in self._pods}
-        for namespace, name, uid in self._pods:
-            await _gone(self._client.delete(PODS, name, namespace, uid=uid, grace_s=0))
+        for first in range(0, len(self._pods), _TOGETHER):
+            batch = self._pods[first : first + _TOGETHER]
+            await asyncio.gather(
+                *(_gone(self._client.delete(PODS, name, ns, uid=uid, grace_s=0)) for ns, name, uid in batch)
+            )
         for namespace, name in self.quotas:
             await _gone(self._client.delete(RESOURCE_QUOTAS, name, namespace))
         for name in self.namespaces:

@@ -10,6 +10,7 @@ __all__ = [
     "HOLD_INIT",
     "MEMORY",
     "PERCENTAGE",
+    "PUBLISHED",
     "REGISTRATION",
     "RUN_SECONDS",
     "TO_ALLOCATE",
@@ -30,3 +31,5 @@ HOLD_INIT: Final = "lab.slotwise.io/hold-init"
 """On a pod, `true`: its init containers run until the fake kubelet is told to end them; absent: they end at once."""
 FAIL_ALLOCATE: Final = "lab.slotwise.io/fail-allocate"
 """On a pod, `true`: the fake device plugin fails its Allocate."""
+PUBLISHED: Final = "lab.slotwise.io/published"
+"""On a node of a borrowed cluster: when its fake device plugin has last published it."""

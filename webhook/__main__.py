@@ -55,7 +55,7 @@ async def _serve(settings: Settings) -> None:
     access = await load_access(settings.kubeconfig)
     async with KubeClient(access, client_settings, registry=registry) as client:
         feed = LedgerFeed(client, ledger, time.time, own_pod=own_pod(), registry=registry)
-        service = WebhookService(settings, ledger, feed, registry=registry)
+        service = WebhookService(settings, ledger, feed, client=client, registry=registry)
         with stop_on_signals(stop):
             await feed.start()
             await service.start()

@@ -171,6 +171,9 @@ class Transport:
         try:
             yield response
         finally:
+            # A stream is broken off more often than it ends: over TLS a polite goodbye would go on after the client is closed.
+            if response.connection is not None and response.connection.transport is not None:
+                response.connection.transport.abort()
             response.close()
 
     def backoff_s(self, attempt: int, error: KubeError | None = None) -> float:

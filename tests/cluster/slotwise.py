@@ -24,6 +24,9 @@ _READ: Final = ("get", "list", "watch")
 _RULES: Final[Mapping[str, Sequence[Mapping[str, object]]]] = {
     "slotwise-webhook": [
         {"apiGroups": [""], "resources": ["pods", "nodes", "resourcequotas"], "verbs": _READ},
+        # Records of admissions, in the namespace of its own.
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "create", "patch"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
     ],
     "slotwise-scheduler": [
         {"apiGroups": [""], "resources": ["pods", "nodes", "resourcequotas"], "verbs": _READ},
@@ -73,8 +76,9 @@ class Slotwise:
             capture_output=True,
         )
         pair = (f"--cert_file={tls / 'tls.crt'}", f"--key_file={tls / 'tls.key'}")
-        admission, _ = self._run(stack, "webhook", *pair)
-        extender, views = self._run(stack, "scheduler")
+        records = f"--own-namespace={self.namespace}"
+        admission, _ = self._run(stack, "webhook", "--quota-counts=admitted", records, *pair)
+        extender, views = self._run(stack, "scheduler", "--quota-counts=admitted")
         self.views = f"http://{LOOPBACK}:{views}"
         self._register_webhook(stack, f"https://{LOOPBACK}:{admission}", (tls / "ca.crt").read_bytes())
         scheduler = self._plane.start_scheduler(scheduler_configuration(f"http://{LOOPBACK}:{extender}"))

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from lab.apiserver import ApiServer
 from tests.serving.running import until
@@ -34,7 +35,8 @@ def kubeconfig(folder: Path, server: str) -> Path:
     return path
 
 
-async def test_from_start_to_sigterm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("counts", ["placed", "admitted"])
+async def test_from_start_to_sigterm(tmp_path: Path, counts: str) -> None:
     api = ApiServer()
     await api.start()
     config = tmp_path / "devices.yaml"
@@ -48,6 +50,7 @@ async def test_from_start_to_sigterm(tmp_path: Path) -> None:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "webhook", "--http_bind=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"),
                 *(f"--kubeconfig={kubeconfig(tmp_path, api.url)}", f"--device-config-file={config}"),
+                f"--quota-counts={counts}",
                 stderr=asyncio.subprocess.PIPE,
             )
             try:
