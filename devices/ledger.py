@@ -4,6 +4,7 @@ All changes come through a few plain methods, none of which waits or reads a clo
 always recomputed from what is known of it, in one place (`_holding`), and the difference is applied to node and namespace together.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -58,6 +59,7 @@ DEFAULT_RESERVATION_TIMEOUT_S = 11 * 60.0
 _GONE_KEPT = 20_000
 _ENDED_KEPT = 50_000
 """Pods that have ended are remembered as seen: 90 s of them at 500 a second."""
+_CHANGES_KEPT = 10_000
 
 
 class Phase(Enum):
@@ -199,6 +201,7 @@ class Ledger:
         self._unplaced: set[str] = set()
         self._prices_stale = False
         self._version = 0
+        self._changes: deque[tuple[int, str]] = deque(maxlen=_CHANGES_KEPT)
         self._kinds: dict[str, tuple[Card, ...]] = {}
         self._most: dict[str, int] = {}
         self._pod_problems: dict[str, str] = {}
@@ -223,7 +226,7 @@ class Ledger:
         cards.sort(key=lambda card: (card.index, card.uuid, card.vendor))
         self._nodes[node.name] = _NodeBook(
             node,
-            self._next_version(),
+            self._next_version(node.name),
             tuple(cards),
             registration.by_vendor,
             cordon,
@@ -250,7 +253,7 @@ class Ledger:
     def delete_node(self, name: str) -> None:
         """A node that is gone; its pods keep their place in the books until they are gone too."""
         if self._nodes.pop(name, None) is not None:
-            self._next_version()
+            self._next_version(name)
             self._cards_changed()
 
     def _cards_changed(self) -> None:
@@ -281,14 +284,26 @@ class Ledger:
                 found[vendor.key] = listed.cards
         return _Registration(MappingProxyType(found), tuple(problems))
 
-    def _next_version(self) -> int:
+    def _next_version(self, changed: str) -> int:
         self._version += 1
+        self._changes.append((self._version, changed))
         return self._version
 
     @property
     def version(self) -> int:
         """Rises with every change of any node or holding."""
         return self._version
+
+    def changed_since(self, version: int) -> Iterable[str] | None:
+        """Names of the nodes that came, went or changed after `version`, each once; None when that is too long ago to tell."""
+        if version < 0 or version + len(self._changes) < self._version:
+            return None
+        found: dict[str, None] = {}
+        for number, name in reversed(self._changes):
+            if number <= version:
+                break
+            found[name] = None
+        return tuple(found)
 
     def node_names(self) -> Iterable[str]:
         """Names of all known nodes, with cards or without."""
@@ -582,7 +597,7 @@ class Ledger:
         for name in {holding.node for holding in (before, after) if holding is not None}:
             node = self._nodes.get(name)
             if node is not None:
-                node.version, node.state = self._next_version(), None
+                node.version, node.state = self._next_version(name), None
 
     # What pods cost
 

@@ -32,6 +32,7 @@ __all__ = [
     "FamilySettings",
     "Hooks",
     "Placed",
+    "Quick",
     "ScoreContext",
     "Vendor",
     "every_card",
@@ -263,6 +264,22 @@ class Bound(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quick:
+    """What quick passes over all cards at once may take for granted of a family; the plain values claim nothing.
+
+    The standard checks are known without it; any other check that is not named here is left to the exact evaluation.
+    """
+
+    by_kind: frozenset[Check] = frozenset()
+    """Checks that look at nothing but how the card is registered (not its UUID, index or links) and at the pod's annotations."""
+    mig_only: frozenset[Check] = frozenset()
+    """Checks that pass every card that hands out no instances."""
+    takes_what_passes: bool = False
+    """Whether all cards are collected depends on request and policies alone, and a choice takes as many entries as are asked, all of
+    cards that pass; without a hook `collects_all` that is so anyway."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
     """One vendor key with everything that carries its name. Empty text means "has none"."""
 
@@ -310,6 +327,7 @@ class Vendor:
     """The family's score counts 10,000 fold and always in favour of the node, under `spread` as well."""
     checks: tuple[Check, ...] = STANDARD_CHECKS
     """The questions asked of every card, in this order; the first refusal counts."""
+    quick: Quick = Quick()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", frozenset(self.resources))

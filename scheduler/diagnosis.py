@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from devices.reasons import NODE_INSUFFICIENT_DEVICE, NODE_UNREGISTERED, Reason
-from scheduler.evaluate import NotFit
 from scheduler.pipeline import Decision
 from scheduler.policies import NODE_POLICIES
 
@@ -68,10 +67,9 @@ def success_event(decision: Decision) -> EventText:
 
 def _by_reason(decision: Decision) -> Mapping[Reason, list[str]]:
     found: dict[Reason, list[str]] = {}
-    for name, verdict in decision.verdicts.items():
-        if isinstance(verdict, NotFit):
-            for reason in verdict.refusal.counts:
-                found.setdefault(reason, []).append(name)
+    for verdict, names in decision.refusals:
+        for reason in verdict.refusal.counts:
+            found.setdefault(reason, []).extend(names)
     return found
 
 
@@ -81,7 +79,7 @@ def failure_events(decision: Decision, notes: Iterable[str] = ()) -> tuple[Event
         cut(f"{len(names)} nodes {reason}(", sorted(names), ")")
         for reason, names in sorted(_by_reason(decision).items())
     ]
-    bare = sorted(n for n, v in decision.verdicts.items() if isinstance(v, NotFit) and not v.refusal.counts)
+    bare = sorted(name for verdict, names in decision.refusals if not verdict.refusal.counts for name in names)
     if bare:
         texts.append(cut(f"{len(bare)} nodes {NODE_INSUFFICIENT_DEVICE}(", bare, ")"))
     if decision.unregistered:
@@ -98,9 +96,8 @@ def _containers(decision: Decision) -> Iterable[str]:
     if len(decision.ask.request.containers) <= 1:
         return
     found: dict[tuple[str, str], list[str]] = {}
-    for name, verdict in decision.verdicts.items():
-        if isinstance(verdict, NotFit):
-            found.setdefault((verdict.container, verdict.text), []).append(name)
+    for verdict, names in decision.refusals:
+        found.setdefault((verdict.container, verdict.text), []).extend(names)
     for (container, text), names in sorted(found.items()):
         yield cut(f"container {container}: {text}(", sorted(names), ")")
 
@@ -108,15 +105,14 @@ def _containers(decision: Decision) -> Iterable[str]:
 def _mig_hint(decision: Decision) -> Iterable[str]:
     """A count alone asks for all of a card, which a MIG card that has tenants never is: say that a size is needed."""
     whole = any(d.wants_whole_memory for c in decision.ask.request.containers for d in c.devices)
-    refused = (verdict for verdict in decision.verdicts.values() if isinstance(verdict, NotFit))
-    if whole and any(verdict.has_mig for verdict in refused):
+    if whole and any(verdict.has_mig for verdict, _ in decision.refusals):
         yield "the pod asks for whole cards; to get a MIG instance, ask for its memory size"
 
 
 def unresolvable(decision: Decision) -> Mapping[str, str]:
     """Nodes that no freed card would help: unregistered, of a wrong type, or with too few cards."""
-    return {
-        name: text
-        for name, text in decision.failed.items()
-        if name in decision.unregistered or (isinstance(v := decision.verdicts.get(name), NotFit) and v.is_unresolvable)
-    }
+    found = dict.fromkeys(decision.unregistered, NODE_UNREGISTERED)
+    for verdict, names in decision.refusals:
+        if verdict.is_unresolvable:
+            found.update(dict.fromkeys(names, verdict.text))
+    return found

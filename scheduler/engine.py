@@ -109,13 +109,16 @@ class Engine:
             return Filtered(nodes=tuple(offered), outcome="plain")
         known = set(self.ledger.node_names())
         made_up = {node.name: self.ledger.simulated(node) for node in nodes if node.name not in known}
-        decision = self._pipeline.decide(
-            ask,
-            offered,
-            lambda name: made_up[name] if name in made_up else self.ledger.state(name),
-            self._headrooms(pod, ask.request),
-            self.ledger.largest_memory_mib,
-        ).complete()
+        headrooms = self._headrooms(pod, ask.request)
+        if made_up:
+            decision = self._pipeline.judge_all(
+                ask,
+                offered,
+                lambda name: made_up[name] if name in made_up else self.ledger.state(name),
+                headrooms,
+            )
+        else:
+            decision = self._pipeline.decide(ask, offered, self.ledger, headrooms).complete()
         fitting = decision.fitting
         return Filtered(
             tuple(name for name in dict.fromkeys(offered) if name in fitting) or None,
@@ -176,10 +179,6 @@ class Engine:
         warnings = tuple(EventText(WARNING, "UnknownPolicy", text) for text in decision.ask.warnings)
         return (*warnings, success_event(decision))
 
-    def forget_node(self, name: str) -> None:
-        """A node that is gone."""
-        self._pipeline.forget_node(name)
-
     def _asked(self, pod: Pod, now_s: float) -> Ask | Filtered | None:
         """The pod's ask, None for a pod without devices, or the answer that ends the call."""
         try:
@@ -223,13 +222,7 @@ class Engine:
         return Filtered(failed=dict.fromkeys(names, why), unresolvable={}, outcome=outcome)
 
     def _decide(self, ask: Ask, pod: Pod, names: Sequence[str]) -> Decision:
-        return self._pipeline.decide(
-            ask,
-            names,
-            self.ledger.state,
-            self._headrooms(pod, ask.request, without=pod.uid),
-            self.ledger.largest_memory_mib,
-        )
+        return self._pipeline.decide(ask, names, self.ledger, self._headrooms(pod, ask.request, without=pod.uid))
 
     def _headrooms(self, pod: Pod, request: PodRequest, without: str = "") -> Headrooms:
         """What the pod's namespace may still take under every quota that covers it, its own charge left out."""

@@ -12,11 +12,11 @@ from aiohttp import web
 from devices.errors import DeviceError
 from devices.ledger import Ledger
 from devices.objects import Pod
+from devices.reasons import Reason
 from scheduler.bind import PodBinder
 from scheduler.clock import Clock
 from scheduler.engine import Engine, Filtered
 from scheduler.errors import BindError, RequestError
-from scheduler.evaluate import NotFit
 from scheduler.events import EventSink
 from scheduler.metrics import DecisionMetrics
 from scheduler.ring import described
@@ -155,10 +155,12 @@ class ExtenderHandlers:
         counts: dict[str, int] = {}
         for text in (filtered.failed or {}).values():
             counts[text] = counts.get(text, 0) + 1
-        for verdict in filtered.decision.verdicts.values() if filtered.decision is not None else ():
-            if isinstance(verdict, NotFit):
-                for reason, count in verdict.refusal.counts.items():
-                    self._metrics.refusals.labels(reason).inc(count)
+        reasons: dict[Reason, int] = {}
+        for verdict, names in filtered.decision.refusals if filtered.decision is not None else ():
+            for reason, count in verdict.refusal.counts.items():
+                reasons[reason] = reasons.get(reason, 0) + count * len(names)
+        for reason, total in reasons.items():
+            self._metrics.refusals.labels(reason).inc(total)
         most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:3]
         return f"{_named(pod)} {filtered.outcome} " + "; ".join(f"{count} nodes {text}" for text, count in most)
 

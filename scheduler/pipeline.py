@@ -1,22 +1,44 @@
-"""One decision, top to bottom: order the nodes, screen them, evaluate best first, stop at the first that fits.
+"""One decision, top to bottom: screen the nodes, evaluate best first, stop at the first that fits.
 
 Nothing here waits, reads a clock, calls a client or logs: same nodes, same ask, same answer. What the caller may do with a decision
 is elsewhere: reserve it (`engine`), word it (`diagnosis`), bind it (`bind`).
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from heapq import nsmallest
+
+import numpy as np
 
 from devices.config import DeviceConfig
 from devices.model import NodeState
 from devices.reasons import NODE_UNREGISTERED
 from scheduler.ask import Ask
+from scheduler.columns import LARGEST, Cluster, Columns, Flags
 from scheduler.evaluate import Fit, Headrooms, NotFit, Verdict, evaluate
-from scheduler.memo import Memo
+from scheduler.memo import Memo, Verdicts
+from scheduler.offer import Offer, Offers
 from scheduler.policies import NODE_POLICIES
-from scheduler.screen import Screen
+from scheduler.refusals import Refusals
+from scheduler.screen import Screen, needs_of
 
 __all__ = ["Decision", "Pipeline"]
+
+Judge = Callable[[int, NodeState], Verdict]
+_LAST = np.int64(2 * LARGEST - 1)
+"""Behind every node."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """The offered nodes as they were when it was decided, and how to look at more of them."""
+
+    offer: Offer
+    states: Sequence[NodeState | None]
+    """By slot."""
+    judge: Judge
+    screened: Sequence[int]
+    """Places in the offer of some nodes that do not fit, though nobody evaluated them."""
 
 
 @dataclass(slots=True)
@@ -33,10 +55,9 @@ class Decision:
     verdicts: dict[str, Verdict]
     unregistered: tuple[str, ...]
     states: Mapping[str, NodeState] = field(default_factory=dict)
-    """The offered nodes as they were at this moment."""
+    """Offered nodes as they were at this moment; in a decision that is kept."""
     headrooms: Headrooms = field(default_factory=dict)
-    _rest: list[NodeState] = field(default_factory=list)
-    _evaluate: Callable[[NodeState], Verdict] | None = None
+    _moment: _Moment | None = None
 
     @property
     def evaluated(self) -> int:
@@ -44,10 +65,32 @@ class Decision:
         return len(self.verdicts) + len(self.unregistered)
 
     @property
-    def failed(self) -> Mapping[str, str]:
+    def failed(self) -> dict[str, str]:
         """Why each evaluated node was refused, as `FailedNodes` words it."""
-        refused = {name: verdict.text for name, verdict in self.verdicts.items() if isinstance(verdict, NotFit)}
-        return {**refused, **dict.fromkeys(self.unregistered, NODE_UNREGISTERED)}
+        worded: dict[int, str] = {}  # by object: equal refusals are mostly one
+        failed = {}
+        for name, verdict in self.verdicts.items():
+            if isinstance(verdict, NotFit):
+                text = worded.get(id(verdict))
+                if text is None:
+                    text = worded[id(verdict)] = verdict.text
+                failed[name] = text
+        if self.unregistered:
+            failed.update(dict.fromkeys(self.unregistered, NODE_UNREGISTERED))
+        return failed
+
+    @property
+    def refusals(self) -> Sequence[tuple[NotFit, Sequence[str]]]:
+        """Every refusal with the nodes that have it; one that many nodes share may come more than once."""
+        found: dict[int, tuple[NotFit, list[str]]] = {}
+        for name, verdict in self.verdicts.items():
+            if isinstance(verdict, NotFit):
+                known = found.get(id(verdict))
+                if known is None:
+                    found[id(verdict)] = (verdict, [name])
+                else:
+                    known[1].append(name)
+        return tuple(found.values())
 
     @property
     def fitting(self) -> Mapping[str, float]:
@@ -56,116 +99,158 @@ class Decision:
 
     def kept(self, refused: int) -> "Decision":
         """The decision as it may be kept: with the states of `refused` refused nodes, and as many not evaluated yet."""
-        names = sorted(name for name, verdict in self.verdicts.items() if isinstance(verdict, NotFit))[:refused]
-        later = [state.name for state in self._rest[:refused]]
-        states = {name: self.states[name] for name in (*names, *later)}
-        return replace(self, states=states, _rest=[], _evaluate=None)
+        moment, states = self._moment, {}
+        if moment is not None:
+            names = nsmallest(refused, (name for name, verdict in self.verdicts.items() if isinstance(verdict, NotFit)))
+            names += [moment.offer.names[place] for place in moment.screened[:refused]]
+            slot_of = moment.offer.slot_of
+            states = {name: state for name in names if (state := moment.states[slot_of[name]]) is not None}
+        return Decision(
+            self.ask,
+            self.offered,
+            self.node,
+            self.fit,
+            self.verdicts,
+            self.unregistered,
+            states,
+            self.headrooms,
+        )
 
     def complete(self) -> "Decision":
         """Evaluate what the answer did not need: the cluster may have moved on, the states here have not."""
-        if self._evaluate is not None:
-            for state in self._rest:
-                self.verdicts[state.name] = self._evaluate(state)
-            self._rest.clear()
+        moment = self._moment
+        if moment is not None and self.evaluated < self.offered:
+            for name, slot in zip(moment.offer.names, moment.offer.slots.tolist(), strict=True):
+                state = moment.states[slot]
+                if name not in self.verdicts and state is not None:
+                    self.verdicts[name] = moment.judge(slot, state)
         return self
 
 
+@dataclass(slots=True)
+class _Outcomes:
+    """What one shape is remembered by under one standing of its namespace's quota."""
+
+    verdicts: Verdicts = field(default_factory=Verdicts)
+    refusals: Refusals | None = None
+
+
 class Pipeline:
-    """Screen, evaluator and memory over one device configuration."""
+    """Columns, screens, evaluator and memory over one device configuration."""
 
     def __init__(self, config: DeviceConfig, shapes: int = 256) -> None:
         self._config = config
-        self._screen = Screen(config)
-        self._memo = Memo(shapes)
+        self._columns = Columns()
+        self._offers = Offers()
+        self._screens: Memo[Screen] = Memo(shapes)
+        self._outcomes: Memo[_Outcomes] = Memo(shapes)
+        self._epoch = self._columns.epoch
 
-    def decide(
-        self,
-        ask: Ask,
-        names: Sequence[str],
-        state_of: Callable[[str], NodeState | None],
-        headrooms: Headrooms,
-        largest_memory_mib: Callable[[str], int],
-    ) -> Decision:
-        """Choose among the named nodes; a node without cards is unregistered.
+    def decide(self, ask: Ask, names: Sequence[str], cluster: Cluster, headrooms: Headrooms) -> Decision:
+        """Choose among the named nodes; a node without cards is unregistered."""
+        columns = self._followed(cluster)
+        offer = self._offers.of(names, columns)
+        screen = self._screens.of(ask.shape, lambda: Screen(needs_of(ask, self._config)))
+        quota = self._quota_key(ask, headrooms, cluster.largest_memory_mib)
+        outcomes = self._outcomes.of((ask.shape, quota), _Outcomes)
 
-        `largest_memory_mib` answers for a vendor key the largest card there is: it bounds what the request may cost its namespace.
-        """
-        states, unregistered = self._offered(names, state_of)
-        remembered = self._memo.of((ask.shape, self._quota_key(ask, headrooms, largest_memory_mib)))
+        def judge(slot: int, state: NodeState) -> Verdict:
+            return outcomes.verdicts.on(slot, state, lambda s: evaluate(s, ask, self._config, headrooms))
 
-        def verdict_on(state: NodeState) -> Verdict:
-            known = remembered.get(state.name)
-            if known is not None and known[0] == state.version and state.version:
-                return known[1]
-            verdict = evaluate(state, ask, self._config, headrooms)
-            if state.version:
-                remembered[state.name] = (state.version, verdict)
-            return verdict
-
-        verdicts: dict[str, Verdict] = {}
-        chosen = None
-        screened: list[NodeState] = []
-        queue = self._best_first(states, ask)
         if self._scores_depend_on_cards(ask):
             # A family adds to the node score what only the evaluated cards show: every node is evaluated.
-            verdicts = {state.name: verdict_on(state) for state in queue}
-            queue, chosen = [], self._best_of(queue, verdicts, ask)
-        looked_at = 0
-        for state in queue:
-            looked_at += 1
-            if not self._screen.may_fit(state, ask):
-                screened.append(state)
-                continue
-            verdict = verdicts[state.name] = verdict_on(state)
-            if isinstance(verdict, Fit):
-                chosen = state
-                break
-        rest = [*screened, *queue[looked_at:]]
-        fit = verdicts[chosen.name] if chosen is not None else None
-        decision = Decision(
+            verdicts = self._every(offer, columns, judge)
+            chosen, screened = self._best_of(verdicts, ask), ()
+        else:
+            may = screen.may_fit(columns)[offer.slots]
+            verdicts, chosen = self._best_first(ask, offer, may, columns, judge)
+            screened = tuple(np.flatnonzero(~may)[:_SCREENED_KEPT].tolist())
+            if chosen is None:
+                # A refusal names the reasons of every node, also of those that the screen dropped.
+                if outcomes.refusals is None:
+                    outcomes.refusals = Refusals(ask, screen.needs, quota is not None)
+                found = outcomes.refusals.of(columns, offer.slots, judge)
+                verdicts = dict(zip(offer.names, found, strict=True))
+        fit = verdicts[chosen] if chosen is not None else None
+        states = tuple(columns.states)
+        return Decision(
             ask,
-            len(states) + len(unregistered),
-            chosen,
+            offer.count,
+            columns.states[columns.slot_of[chosen]] if chosen is not None else None,
             fit if isinstance(fit, Fit) else None,
             verdicts,
-            unregistered,
-            {state.name: state for state in states},
+            offer.unregistered,
+            {},
             headrooms,
-            rest,
-            verdict_on,
+            _Moment(offer, states, judge, screened),
         )
-        # A refusal names the reasons of every node, also of those that the screen dropped.
-        return decision.complete() if chosen is None else decision
 
-    def forget_node(self, name: str) -> None:
-        """A node that is gone."""
-        self._screen.forget(name)
-        self._memo.forget_node(name)
+    def judge_all(
+        self, ask: Ask, names: Sequence[str], state_of: Callable[[str], NodeState | None], headrooms: Headrooms
+    ) -> Decision:
+        """The complete decision the plain way, nothing remembered: for nodes that the books do not have."""
+        states = {name: state_of(name) for name in names}
+        found = {name: state for name, state in states.items() if state is not None}
+        verdicts = {name: evaluate(state, ask, self._config, headrooms) for name, state in found.items()}
+        chosen = self._best_of(verdicts, ask)
+        fit = verdicts[chosen] if chosen is not None else None
+        return Decision(
+            ask,
+            len(states),
+            found[chosen] if chosen is not None else None,
+            fit if isinstance(fit, Fit) else None,
+            verdicts,
+            tuple(name for name, state in states.items() if state is None),
+            found,
+            headrooms,
+        )
+
+    def _followed(self, cluster: Cluster) -> Columns:
+        columns = self._columns
+        columns.follow(cluster)
+        if columns.epoch != self._epoch:
+            self._epoch = columns.epoch
+            self._screens.clear()
+            self._outcomes.clear()
+        return columns
 
     @staticmethod
-    def _offered(
-        names: Sequence[str], state_of: Callable[[str], NodeState | None]
-    ) -> tuple[list[NodeState], tuple[str, ...]]:
-        states, unregistered = [], []
-        for name in dict.fromkeys(names):
-            state = state_of(name)
-            if state is None:
-                unregistered.append(name)
-            else:
-                states.append(state)
-        return states, tuple(unregistered)
+    def _best_first(
+        ask: Ask, offer: Offer, may: Flags, columns: Columns, judge: Judge
+    ) -> tuple[dict[str, Verdict], str | None]:
+        """Evaluate by score as the node policy wants it, ties by name, up to the first that fits."""
+        verdicts: dict[str, Verdict] = {}
+        order = np.where(may, columns.order[ask.node_policy][offer.slots], _LAST)
+        for _ in range(_ONE_BY_ONE):
+            place = int(order.argmin()) if len(order) else -1
+            if place < 0 or order[place] == _LAST:
+                return verdicts, None
+            order[place] = _LAST
+            if isinstance(_judged(offer, place, columns, judge, verdicts), Fit):
+                return verdicts, offer.names[place]
+        # The screen cannot tell here, so there may be many to look at.
+        for place in np.argsort(order, kind="stable").tolist():
+            if order[place] == _LAST:
+                break
+            if isinstance(_judged(offer, place, columns, judge, verdicts), Fit):
+                return verdicts, offer.names[place]
+        return verdicts, None
 
     @staticmethod
-    def _best_first(states: Sequence[NodeState], ask: Ask) -> list[NodeState]:
-        """By score as the node policy wants it, ties by name."""
+    def _every(offer: Offer, columns: Columns, judge: Judge) -> dict[str, Verdict]:
+        verdicts: dict[str, Verdict] = {}
+        for place in range(len(offer.names)):
+            _judged(offer, place, columns, judge, verdicts)
+        return verdicts
+
+    @staticmethod
+    def _best_of(verdicts: Mapping[str, Verdict], ask: Ask) -> str | None:
         factor = NODE_POLICIES[ask.node_policy]
-        return sorted(states, key=lambda state: (factor * state.score, state.name))
-
-    @staticmethod
-    def _best_of(states: Sequence[NodeState], verdicts: Mapping[str, Verdict], ask: Ask) -> NodeState | None:
-        factor = NODE_POLICIES[ask.node_policy]
-        fitting = [(factor * v.score, s.name, s) for s in states if isinstance(v := verdicts[s.name], Fit)]
-        return min(fitting, key=lambda entry: entry[:2])[2] if fitting else None
+        return min(
+            (name for name, verdict in verdicts.items() if isinstance(verdict, Fit)),
+            key=lambda name: (factor * verdicts[name].score, name),  # type: ignore[union-attr]
+            default=None,
+        )
 
     def _scores_depend_on_cards(self, ask: Ask) -> bool:
         asked = (self._config.vendor(key) for key in ask.request.vendors)
@@ -189,3 +274,17 @@ class Pipeline:
                 if any(limit is not None and cost > limit for limit, cost in limits):
                     return tuple(sorted(headrooms.items(), key=lambda item: item[0]))
         return None
+
+
+_ONE_BY_ONE = 4
+"""So many candidates are picked out before it is worth ordering all of them."""
+_SCREENED_KEPT = 10
+
+
+def _judged(offer: Offer, place: int, columns: Columns, judge: Judge, verdicts: dict[str, Verdict]) -> Verdict:
+    slot = int(offer.slots[place])
+    state = columns.states[slot]
+    if state is None:
+        raise AssertionError(f"node {offer.names[place]} is offered without cards")
+    verdict = verdicts[offer.names[place]] = judge(slot, state)
+    return verdict

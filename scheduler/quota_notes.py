@@ -9,7 +9,6 @@ from devices.quota import PREFIX, Standing, excesses
 from devices.reasons import Reason
 from devices.scopes import facts_of
 from devices.vendor import Vendor
-from scheduler.evaluate import NotFit
 from scheduler.pipeline import Decision
 
 __all__ = ["quota_notes"]
@@ -17,8 +16,7 @@ __all__ = ["quota_notes"]
 
 def quota_notes(ledger: Ledger, pod: Pod, decision: Decision) -> Iterator[str]:
     """One text a vendor: what the pod would cost, what others use and where the limits are."""
-    verdicts = decision.verdicts.values()
-    if not any(isinstance(v, NotFit) and Reason.QUOTA_NOT_FIT in v.refusal.counts for v in verdicts):
+    if not any(Reason.QUOTA_NOT_FIT in verdict.refusal.counts for verdict, _ in decision.refusals):
         return
     standings = ledger.standings(pod.namespace, facts_of(pod), without=pod.uid)
     for key, asked in ledger.unplaced(pod, decision.ask.request).items():

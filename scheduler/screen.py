@@ -1,93 +1,71 @@
-"""A quick pass over nodes that may only drop what cannot fit.
+"""A quick pass over all nodes that may only drop what cannot fit, remembered per request shape.
 
-It asks of each node whether any single card could still serve the largest request; which questions count follows from the family's
-own checks. The property tests hold it against the exact evaluator.
+A node stays when for every request enough of its cards could serve it, each on its own. Only nodes that changed since the shape was
+last seen are asked again. The property tests hold it against the exact evaluator.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+
+import numpy as np
 
 from devices.config import DeviceConfig
-from devices.fit import enough_cores, enough_memory, free_slot, healthy, idle_for_exclusive_policy, not_cordoned
-from devices.model import CardState, NodeState
-from devices.vendor import Vendor
+from devices.requests import DeviceRequest
 from scheduler.ask import Ask
+from scheduler.columns import Columns, Flags
+from scheduler.needs import Needs, Rows
 
-__all__ = ["Screen"]
+__all__ = ["WORTH_ALL", "Screen", "needs_of"]
+
+WORTH_ALL = 4
+"""From a quarter of the nodes on it is cheaper to ask all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Best:
-    """The most that any open card of one vendor offers, each quantity for itself."""
-
-    free_memory_mib: int = -1
-    free_cores: int = -1
-    has_idle: bool = False
+def needs_of(ask: Ask, config: DeviceConfig) -> tuple[Needs, ...]:
+    """The different requests of a pod as the columns can answer them."""
+    requests: Iterable[DeviceRequest] = dict.fromkeys(d for c in ask.request.containers for d in c.devices)
+    found = []
+    for request in requests:
+        vendor = config.vendor(request.vendor)
+        if vendor is None:
+            raise AssertionError(f"a request for unknown vendor {request.vendor}")
+        found.append(Needs(vendor, request, ask.selections[vendor.key], ask.policies))
+    return tuple(found)
 
 
 class Screen:
-    """Remembers per node version what its best cards offer."""
+    """Which nodes may fit one request shape."""
 
-    def __init__(self, config: DeviceConfig) -> None:
-        self._config = config
-        self._best: dict[str, tuple[int, dict[str, _Best]]] = {}
+    def __init__(self, needs: tuple[Needs, ...]) -> None:
+        self.needs = needs
+        self._may: Flags = np.zeros(0, np.bool_)
+        self._seen = -1
 
-    def may_fit(self, node: NodeState, ask: Ask) -> bool:
-        """False only if the exact evaluator would refuse the node."""
-        best = self._of(node)
-        for container in ask.request.containers:
-            for request in container.devices:
-                vendor = self._config.vendor(request.vendor)
-                offer = best.get(request.vendor)
-                if vendor is None or offer is None:
-                    return False
-                checks = vendor.checks
-                if enough_memory in checks and request.memory_mib > offer.free_memory_mib:
-                    return False
-                if (
-                    enough_cores in checks
-                    and vendor.hooks.total_cores is None
-                    and vendor.clamped(request.cores) > offer.free_cores
-                ):
-                    return False
-                if idle_for_exclusive_policy in checks and "mutex" in ask.policies and not offer.has_idle:
-                    return False
-        return True
+    def may_fit(self, columns: Columns) -> Flags:
+        """By slot: false only if the exact evaluator would refuse the node. To be read, and only until the columns move on."""
+        if len(self._may) < columns.slots:
+            grown = np.zeros(columns.slots, np.bool_)
+            grown[: len(self._may)] = self._may
+            self._may = grown
+        if self._seen == columns.sequence:
+            return self._may
+        changed = np.flatnonzero(columns.changed_at > self._seen)
+        if len(changed) * WORTH_ALL > len(columns.slot_of):
+            self._may = self._asked(columns, slice(None))
+        elif len(changed):
+            self._may[changed] = self._asked(columns, columns.rows_of(changed.tolist()))[changed]
+        self._seen = columns.sequence
+        return self._may
 
-    def forget(self, name: str) -> None:
-        """A node that is gone."""
-        self._best.pop(name, None)
-
-    def _of(self, node: NodeState) -> dict[str, _Best]:
-        known = self._best.get(node.name)
-        if known is not None and known[0] == node.version and node.version:
-            return known[1]
-        cards: dict[str, list[CardState]] = {}
-        for state in node.cards:
-            cards.setdefault(state.card.vendor, []).append(state)
-        best = {}
-        for key, states in cards.items():
-            vendor = self._config.vendor(key)
-            found = _best(states, vendor) if vendor is not None else None
-            if found is not None:
-                best[key] = found
-        if node.version:
-            self._best[node.name] = (node.version, best)
-        return best
-
-
-def _best(states: Sequence[CardState], vendor: Vendor) -> _Best | None:
-    """None when no card of the vendor passes the questions that do not depend on the request."""
-    checks = vendor.checks
-    memory, cores, idle, found = -1, -1, False, False
-    for state in states:
-        if (
-            (healthy in checks and not state.healthy)
-            or (not_cordoned in checks and state.cordoned)
-            or (free_slot in checks and state.used_slots >= state.card.slots)
-        ):
-            continue
-        found = True
-        memory, cores = max(memory, state.free_memory_mib), max(cores, state.free_cores)
-        idle = idle or state.used_slots == 0
-    return _Best(memory, cores, idle) if found else None
+    def _asked(self, columns: Columns, rows: Rows) -> Flags:
+        may = np.ones(columns.slots, np.bool_)
+        for need in self.needs:
+            need.learn(columns.kinds)
+            passing = need.passing(columns, rows)
+            owner = columns.owner[rows]
+            least = need.request.count if need.takes_what_passes else 1
+            enough: Flags = np.bincount(owner[passing], minlength=columns.slots) >= least
+            if need.any_special:
+                # Such a card may give as many entries as are asked.
+                enough[owner[passing & need.special[columns.kind[rows]]]] = True
+            may &= enough
+        return may

@@ -74,7 +74,7 @@ class SchedulerService:
         self._handshake = Handshake(ledger, client, clock, ledger.config.vendors, settings.handshake)
         if feed is not None:
             feed.node_changed += [self._locks.node_changed, self._handshake.node_changed]
-            feed.node_gone += [self._locks.node_changed, self.engine.forget_node]
+            feed.node_gone.append(self._locks.node_changed)
         requests = RequestMetrics(self.registry)
         extender = ExtenderHandlers(
             self.engine,

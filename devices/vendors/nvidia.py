@@ -33,7 +33,7 @@ from devices.reasons import Reason
 from devices.registration import CardList, parse_bool, read_json, read_pair_scores, with_pair_scores
 from devices.requests import Cluster, DeviceRequest, Resources, optional_whole
 from devices.selection import Selection
-from devices.vendor import Admission, Family, FamilySettings, Hooks, Placed, Vendor
+from devices.vendor import Admission, Family, FamilySettings, Hooks, Placed, Quick, Vendor
 
 __all__ = ["FAMILY"]
 
@@ -319,6 +319,7 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
             node_lock="hami.io/mutex.lock",
             memory_factor=max(settings.memory_factor, 1),
             checks=CHECKS,
+            quick=Quick(by_kind=frozenset({_right_mode}), mig_only=frozenset({_free_instance}), takes_what_passes=True),
             hooks=Hooks(
                 request=nvidia.request,
                 admit=nvidia.admit,

@@ -14,13 +14,12 @@ from devices.model import NO_CHARGE, Entry, NodeState
 from devices.objects import Pod
 from devices.reasons import NODE_UNREGISTERED
 from devices.vendor import ScoreContext, Vendor
-from scheduler.ask import Defaults, ask_of
+from scheduler.ask import Ask, Defaults, ask_of
 from scheduler.engine import Engine, Filtered
 from scheduler.evaluate import Fit, Headrooms, NotFit, Verdict, evaluate
 from scheduler.memo import Memo
 from scheduler.pipeline import Pipeline
 from scheduler.policies import NODE_POLICIES
-from scheduler.screen import Screen
 from tests.builders import card, container_document, entry, node, pod, quota
 from tests.scheduler.builders import CONFIG, World, ask
 from tests.scheduler.histories import Step, nodes, steps
@@ -79,7 +78,6 @@ def change(ledger: Ledger, engine: Engine, step: Step) -> None:
         ledger.put_node(step.node)
     elif step.what == "gone":
         ledger.delete_node(step.node.name)
-        engine.forget_node(step.node.name)
     elif step.what == "quota":
         ledger.put_quota(quota("q", step.pod.namespace, gpumem=step.limit, gpu=3))
     else:
@@ -144,10 +142,9 @@ def test_the_refusal_names_the_container_of_this_pod_and_not_of_a_like_one_befor
 
 
 class Counted:
-    """States handed to a pipeline, and how many nodes it evaluated."""
+    """The names of the nodes that a pipeline evaluates."""
 
-    def __init__(self, *states: NodeState, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.states = {state.name: state for state in states}
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.evaluated: list[str] = []
         monkeypatch.setattr("scheduler.pipeline.evaluate", self._evaluate)
 
@@ -156,37 +153,38 @@ class Counted:
         return evaluate(state, *rest)  # type: ignore[arg-type]
 
 
-def world_states(**used_mib: int) -> list[NodeState]:
+def filled(**used_mib: int) -> Ledger:
+    """A ledger of nodes with one card each, so much of it in use."""
     ledger = Ledger(CONFIG)
     for name, used in used_mib.items():
         ledger.put_node(node(name, card(f"g-{name}")))
         if used:
             ledger.reserve(pod(name=f"on-{name}"), name, ((entry(f"g-{name}", used),),), 0.0)
-    return [state for name in used_mib if (state := ledger.state(name)) is not None]
+    return ledger
 
 
 def test_best_first_stops_at_the_first_that_fits_and_an_unchanged_node_is_not_evaluated_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    counted = Counted(*world_states(n1=15000, n2=9000, n3=0), monkeypatch=monkeypatch)
+    counted, ledger = Counted(monkeypatch), filled(n1=15000, n2=9000, n3=0)
     pipeline = Pipeline(CONFIG)
 
-    def decide(names: Sequence[str] = ("n1", "n2", "n3")) -> str | None:
-        decision = pipeline.decide(ask(), names, counted.states.get, {}, lambda _: 15360)
+    def decide(names: Sequence[str] = ("n1", "n2", "n3"), asked: Ask | None = None) -> str | None:
+        decision = pipeline.decide(asked or ask(), names, ledger, {})
         return decision.node.name if decision.node else None
 
     assert decide() == "n2"
     assert counted.evaluated == ["n2"]  # n1 is fuller, but the screen sees that nothing is left there
     assert decide() == "n2"
     assert counted.evaluated == ["n2"]
-    counted.states["n2"] = replace(counted.states["n2"], version=99)
+    ledger.reserve(pod(name="another"), "n2", ((entry("g-n2", 1000),),), 0.0)
     assert decide() == "n2"
     assert counted.evaluated == ["n2", "n2"]
-    pipeline.forget_node("n2")
-    assert decide() == "n2"
-    assert counted.evaluated == ["n2", "n2", "n2"]
     assert decide(["n1"]) is None
-    assert counted.evaluated[3:] == ["n1"]  # a refusal has every node's reasons
+    assert counted.evaluated == ["n2", "n2"]  # the reasons of a plain request are counted over the columns
+    several = pod(*(container_document(name, gpu=1, gpumem=1000) for name in ("a", "b")))
+    assert decide(["n1"], ask(several)) is None
+    assert counted.evaluated[2:] == ["n1"]  # those of two containers are not
 
 
 def test_the_rest_is_evaluated_on_the_states_of_the_decision() -> None:
@@ -210,28 +208,16 @@ def test_headroom_counts_for_what_is_remembered_once_it_could_matter() -> None:
     assert world.filter(pod(container_document(gpu=1, gpumem=2000), name="p2")).nodes == ("n1",)
 
 
-def test_memory_keeps_so_many_shapes_and_forgets_nodes() -> None:
-    memo = Memo(2)
-    verdict = NotFit("c", None)  # type: ignore[arg-type]
-    memo.of("a")["n1"] = (1, verdict)
-    memo.of("b")
-    memo.of("a")
-    memo.of("c")
+def test_memory_keeps_so_many_shapes() -> None:
+    memo: Memo[list[int]] = Memo(2)
+    memo.of("a", list).append(1)
+    memo.of("b", list)
+    memo.of("a", list)
+    memo.of("c", list)
     assert len(memo) == 2
-    assert memo.of("a") == {"n1": (1, verdict)}
-    memo.forget_node("n1")
-    assert memo.of("a") == {}
-    memo.of("b")
+    assert memo.of("a", list) == [1]
+    memo.of("b", list)
     assert len(memo) == 2
-
-
-def test_the_screen_forgets_nodes_that_are_gone() -> None:
-    screen, (state,) = Screen(CONFIG), world_states(n1=15000)
-    assert not screen.may_fit(state, ask())
-    emptied = replace(state, cards=(replace(state.cards[0], used_memory_mib=0),))
-    assert not screen.may_fit(emptied, ask())  # same version: by contract the same node
-    screen.forget("n1")
-    assert screen.may_fit(emptied, ask())
 
 
 def favourites(favourite: str) -> DeviceConfig:

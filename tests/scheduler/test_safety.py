@@ -77,7 +77,6 @@ class Cluster:
             self.ledger.put_node(step.node)
         elif step.what == "gone":
             self.ledger.delete_node(step.node.name)
-            self.engine.forget_node(step.node.name)
         elif step.what == "quota":
             self.ledger.put_quota(quota("q", step.pod.namespace, gpumem=step.limit, gpu=4))
         elif step.what == "time":

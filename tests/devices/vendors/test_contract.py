@@ -16,8 +16,9 @@ from devices.requests import Role, pod_request, roles
 from devices.vendor import Bound, Vendor
 from scheduler.allocate import carried
 from scheduler.ask import Defaults, ask_of
+from scheduler.columns import Columns
 from scheduler.evaluate import NotFit, evaluate
-from scheduler.screen import Screen
+from scheduler.screen import Screen, needs_of
 from tests.builders import Document
 from tests.builders import pod as pod_with
 from tests.devices.vendors.samples import CONFIG, VENDORS, asking, most, node_document, sample_node, share
@@ -226,12 +227,14 @@ def test_screen_and_memory_answer_as_the_evaluator_does(key: str, asks: list[tup
         limits = {vendor.count_resource: limits.get(vendor.count_resource, 1)} if whole else limits
         pod = pod_with(asking("main", limits), name=f"p{number}", annotations=annotations)
         ask_now = ask_of(pod, CONFIG, Defaults(), here.ledger)
-        screen = Screen(CONFIG)
+        columns = Columns()
+        columns.follow(here.ledger)
+        may = Screen(needs_of(ask_now, CONFIG)).may_fit(columns)
         states = {name: here.ledger.state(name) for name in ("n1", "n2")}
         exact = {name: evaluate(state, ask_now, CONFIG, {}) for name, state in states.items() if state is not None}
         for name, state in states.items():
             assert state is not None
-            assert screen.may_fit(state, ask_now) or isinstance(exact[name], NotFit)
+            assert may[columns.slot_of[name]] or isinstance(exact[name], NotFit)
         found = here.filter(pod)
         assert found.decision is not None
         assert found.decision.complete().verdicts == exact

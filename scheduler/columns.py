@@ -1,0 +1,258 @@
+"""The cluster's cards as numpy columns, brought up to date by what changed: one row a card, one slot a node.
+
+Nothing is decided here. `follow` costs by the number of changed nodes; everything that asks all cards at once is a few passes over
+arrays. Values are MiB and percent as in `devices.model`.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from devices.model import Card, CardState, NodeState
+from scheduler.policies import NODE_POLICIES
+
+__all__ = ["CORDONED", "LARGEST", "UNHEALTHY", "Cluster", "Columns", "Flags", "Numbers", "bounded"]
+
+Numbers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Small = NDArray[np.uint8]
+
+UNHEALTHY, CORDONED = 1, 2
+"""Bits of the `closed` column."""
+LARGEST = 2**62
+"""No number in the columns is larger: what nodes and pods write has no bound of its own."""
+NOBODY = 0
+"""The slot of rows that no node has (any more), and the kind of their cards."""
+_FIRST_NODES, _FIRST_ROWS = 64, 512
+
+
+class Cluster(Protocol):
+    """What decisions need of the books; `devices.ledger.Ledger` has it."""
+
+    @property
+    def version(self) -> int: ...
+    def changed_since(self, version: int) -> Iterable[str] | None: ...
+    def node_names(self) -> Iterable[str]: ...
+    def state(self, name: str) -> NodeState | None: ...
+    def largest_memory_mib(self, vendor: str) -> int: ...
+
+
+def bounded(number: int) -> int:
+    """The number as the columns can hold it."""
+    return max(-LARGEST, min(LARGEST, number))
+
+
+def _longer(array: NDArray[np.generic], length: int) -> NDArray[np.generic]:
+    grown = np.zeros(length, array.dtype)
+    grown[: len(array)] = array
+    return grown
+
+
+def _kind_key(card: Card) -> tuple[object, ...]:
+    """All that two cards of one kind share: everything registered but identity, place and links."""
+    details = repr(sorted(card.custom.items())) if card.custom else ""
+    return (card.vendor, card.model, card.slots, card.memory_mib, card.cores, card.mode, card.mig_profiles, details)
+
+
+class Columns:
+    """Nodes by slot and cards by row.
+
+    `sequence` rises with every change, `changed_at` says per slot when; `layout` rises when a node comes or goes. Slot 0 is nobody's.
+    With a new `epoch` slots, rows and kinds have been numbered afresh.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.sequence = 0
+        self.layout = 0
+        self.slot_of: dict[str, int] = {}
+        self._shown = -1
+        self._clear()
+
+    def _clear(self) -> None:
+        self.slot_of.clear()
+        self.states: list[NodeState | None] = [None]
+        self.changed_at: Numbers = np.zeros(_FIRST_NODES, np.int64)
+        self._scores: NDArray[np.float32] = np.zeros(_FIRST_NODES, np.float32)
+        self._ranks: Numbers = np.zeros(_FIRST_NODES, np.int64)
+        self.order: dict[str, Numbers] = {policy: np.zeros(_FIRST_NODES, np.int64) for policy in NODE_POLICIES}
+        self._free: list[int] = []
+        self._spans: list[range] = [range(0)]
+        self._unranked = False
+        self.kinds: list[Card] = [Card("", "")]
+        self._kind_of: dict[tuple[object, ...], int] = {}
+        self.rows = 0
+        self._dead = 0
+        self.cards: list[Card | None] = []
+        self._owner: Numbers = np.zeros(_FIRST_ROWS, np.int64)
+        self._kind: Numbers = np.zeros(_FIRST_ROWS, np.int64)
+        self._free_memory: Numbers = np.zeros(_FIRST_ROWS, np.int64)
+        self._used_slots: Numbers = np.zeros(_FIRST_ROWS, np.int64)
+        self._used_cores: Numbers = np.zeros(_FIRST_ROWS, np.int64)
+        self._closed: Small = np.zeros(_FIRST_ROWS, np.uint8)
+
+    @property
+    def slots(self) -> int:
+        """Length of every array by slot."""
+        return len(self.changed_at)
+
+    @property
+    def owner(self) -> Numbers:
+        """Slot of the node, by row."""
+        return self._owner[: self.rows]
+
+    @property
+    def kind(self) -> Numbers:
+        """Index into `kinds`, by row."""
+        return self._kind[: self.rows]
+
+    @property
+    def free_memory(self) -> Numbers:
+        """MiB, by row."""
+        return self._free_memory[: self.rows]
+
+    @property
+    def used_slots(self) -> Numbers:
+        """Tenants, by row."""
+        return self._used_slots[: self.rows]
+
+    @property
+    def used_cores(self) -> Numbers:
+        """Percent in use, by row."""
+        return self._used_cores[: self.rows]
+
+    @property
+    def closed(self) -> Small:
+        """`UNHEALTHY` and `CORDONED`, by row."""
+        return self._closed[: self.rows]
+
+    def rows_of(self, slots: Iterable[int]) -> Numbers:
+        """The rows of these nodes."""
+        return np.fromiter((row for slot in slots for row in self._spans[slot]), np.int64)
+
+    def follow(self, cluster: Cluster) -> None:
+        """Show the cluster as it is now."""
+        version = cluster.version
+        if version == self._shown:
+            return
+        names = cluster.changed_since(self._shown)
+        if names is None or self._dead > self.rows // 2 + _FIRST_ROWS:
+            # Too long ago, or more rows of the past than of the present.
+            names = self._anew(cluster)
+        self.sequence += 1
+        for name in names:
+            self._show(name, cluster.state(name))
+        if self._unranked:
+            self._rank()
+        self._shown = version
+
+    def _anew(self, cluster: Cluster) -> Sequence[str]:
+        self._clear()
+        self.epoch += 1
+        self.layout += 1
+        return tuple(cluster.node_names())
+
+    def _show(self, name: str, state: NodeState | None) -> None:
+        slot = self.slot_of.get(name)
+        if state is None:
+            if slot is not None:
+                self._drop(name, slot)
+            return
+        if slot is None:
+            slot = self._new_slot(name)
+        elif self.states[slot] is state:
+            return
+        self.states[slot] = state
+        self.changed_at[slot] = self.sequence
+        self._scores[slot] = state.score
+        self._place(slot)
+        self._write(slot, state.cards)
+
+    def _new_slot(self, name: str) -> int:
+        if self._free:
+            slot = self._free.pop()
+        else:
+            slot = len(self.states)
+            self.states.append(None)
+            self._spans.append(range(0))
+            if slot >= self.slots:
+                length = 2 * self.slots
+                self.changed_at = _longer(self.changed_at, length)  # type: ignore[assignment]
+                self._scores = _longer(self._scores, length)  # type: ignore[assignment]
+                self._ranks = _longer(self._ranks, length)  # type: ignore[assignment]
+                self.order = {policy: _longer(keys, length) for policy, keys in self.order.items()}  # type: ignore[misc]
+        self.slot_of[name] = slot
+        self.layout += 1
+        self._unranked = True
+        return slot
+
+    def _drop(self, name: str, slot: int) -> None:
+        del self.slot_of[name]
+        self._abandon(slot)
+        self.states[slot] = None
+        self.changed_at[slot] = self.sequence
+        self._free.append(slot)
+        self.layout += 1
+
+    def _abandon(self, slot: int) -> None:
+        span = self._spans[slot]
+        self._owner[span.start : span.stop] = NOBODY
+        self._kind[span.start : span.stop] = NOBODY
+        for row in span:
+            self.cards[row] = None
+        self._dead += len(span)
+        self._spans[slot] = range(0)
+
+    def _rank(self) -> None:
+        for rank, name in enumerate(sorted(self.slot_of)):
+            self._ranks[self.slot_of[name]] = rank
+        self._place(slice(None))
+        self._unranked = False
+
+    def _place(self, slots: int | slice) -> None:
+        """The node order as one number: score as the policy wants it, then the name's rank. Scores are single precision."""
+        # Floats of one sign order as their bits do; -0.0 becomes 0.0 first.
+        bits = (np.asarray(self._scores[slots]) + np.float32(0)).view(np.int32).astype(np.int64)
+        score = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+        for policy, factor in NODE_POLICIES.items():
+            self.order[policy][slots] = (factor * score << 32) + self._ranks[slots]
+
+    def _write(self, slot: int, states: Sequence[CardState]) -> None:
+        span = self._spans[slot]
+        if len(span) != len(states):
+            self._abandon(slot)
+            span = self._spans[slot] = self._new_rows(len(states))
+            self._owner[span.start : span.stop] = slot
+        for row, state in zip(span, states, strict=True):
+            if self.cards[row] is not state.card:
+                self.cards[row] = state.card
+                self._kind[row] = self._kind_number(state.card)
+        at = slice(span.start, span.stop)
+        self._free_memory[at] = [bounded(s.card.memory_mib - s.used_memory_mib) for s in states]
+        self._used_slots[at] = [bounded(s.used_slots) for s in states]
+        self._used_cores[at] = [bounded(s.used_cores) for s in states]
+        self._closed[at] = [UNHEALTHY * (not s.healthy) + CORDONED * s.cordoned for s in states]
+
+    def _new_rows(self, count: int) -> range:
+        first = self.rows
+        self.rows += count
+        self.cards += [None] * count
+        if self.rows > len(self._owner):
+            length = max(2 * len(self._owner), self.rows)
+            self._owner = _longer(self._owner, length)  # type: ignore[assignment]
+            self._kind = _longer(self._kind, length)  # type: ignore[assignment]
+            self._free_memory = _longer(self._free_memory, length)  # type: ignore[assignment]
+            self._used_slots = _longer(self._used_slots, length)  # type: ignore[assignment]
+            self._used_cores = _longer(self._used_cores, length)  # type: ignore[assignment]
+            self._closed = _longer(self._closed, length)  # type: ignore[assignment]
+        return range(first, self.rows)
+
+    def _kind_number(self, card: Card) -> int:
+        key = _kind_key(card)
+        number = self._kind_of.get(key)
+        if number is None:
+            number = self._kind_of[key] = len(self.kinds)
+            self.kinds.append(card)
+        return number
