@@ -113,6 +113,7 @@ class _Load:
         took = perf_counter() - began
         if not orjson.loads(answer)["response"]["allowed"]:
             raise BenchError(f"pod {self._number} was answered {answer.decode(errors='replace')[:300]}")
+        self.measure(namespace)
         self._api.put("pods", pod)
         alive = self._alive.setdefault(namespace, deque())
         alive.append(name)
@@ -136,8 +137,6 @@ class _Load:
                 await asyncio.sleep(wait_s)
             namespace = namespaces[number % len(namespaces)]
             tasks.append(asyncio.create_task(self.create(namespace)))
-            if number % 10 == 0:
-                self.measure(namespace)
         return await asyncio.gather(*tasks)
 
     async def flat_out(self, namespace: str, seconds: float) -> float:
@@ -149,7 +148,6 @@ class _Load:
             nonlocal done
             while perf_counter() < ends_at:
                 await self.create(namespace)
-                self.measure(namespace)
                 done += 1
 
         began = perf_counter()
@@ -160,7 +158,9 @@ class _Load:
 async def _precisely(seconds: float) -> None:
     """A sleep below a millisecond, which the event loop's timers cannot keep."""
     ends_at = perf_counter() + seconds
-    while perf_counter() < ends_at:
+    while True:
+        if perf_counter() >= ends_at:
+            return
         await asyncio.sleep(0)
 
 
