@@ -201,6 +201,9 @@ def test_flags_named_anywhere_exist() -> None:
         ["lab", "burst"],
         ["replay"],
         ["bench", "filter"],
+        ["bench", "quota"],
+        ["quota", "show"],
+        ["quota", "check"],
         ["certs", "create"],
         ["vendors"],
     ):
@@ -332,6 +335,7 @@ def test_every_way_to_be_refused_is_shown() -> None:
         RefusalReason.PRIVILEGED: "is privileged",
         RefusalReason.NODE_NAME: "pod has node assigned",
         RefusalReason.QUOTA: "exceeding resource quota: ",
+        RefusalReason.QUOTA_UNKNOWN: "cannot be checked: ",
     }
     # What no user's pod can cause: an object that is none, and faults of ours.
     assert set(texts) == set(RefusalReason) - {RefusalReason.NOT_A_POD, RefusalReason.FAULT}
