@@ -80,7 +80,7 @@ def check_binding_metadata(annotations: Iterable[tuple[str, str]], labels: Itera
         total += len(key.encode()) + len(value.encode())
     if total > _ANNOTATIONS_MAX_BYTES:
         raise BindingMetadataError(
-            f"the annotations of the allocation take {total} bytes, more than the {_ANNOTATIONS_MAX_BYTES} a pod may carry"
+            f"the annotations of the pod and its allocation take {total} bytes, more than the {_ANNOTATIONS_MAX_BYTES} a pod may carry"
         )
     for key, value in labels:
         if not _is_key(key):

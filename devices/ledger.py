@@ -57,6 +57,8 @@ QUOTA_COUNTS = (PLACED, ADMITTED)
 DEFAULT_RESERVATION_TIMEOUT_S = 11 * 60.0
 """kube-scheduler itself may wait ten minutes for volumes between filter and bind."""
 _GONE_KEPT = 20_000
+_REVISION_DIGITS = 20
+"""Of 64 bits. A longer one is none of the API server's."""
 _ENDED_KEPT = 50_000
 """Pods that have ended are remembered as seen: 90 s of them at 500 a second."""
 _CHANGES_KEPT = 10_000
@@ -144,7 +146,7 @@ class _Registration:
 
 def _revision(pod: Pod) -> int:
     text = pod.metadata.resource_version
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _REVISION_DIGITS else 0
 
 
 def _asks(vendor: Vendor, container: Container) -> bool:
@@ -190,6 +192,7 @@ class Ledger:
         self._timeout_s = reservation_timeout_s
         self._nodes: dict[str, _NodeBook] = {}
         self._pods: dict[str, _PodBook] = {}
+        self._reserving: dict[str, _PodBook] = {}
         self._tenants: dict[str, dict[str, Tenancy]] = {}
         self._used: dict[str, dict[str, Charge]] = {}
         self._used_by_facts: dict[str, dict[ScopeFacts, dict[str, Charge]]] = {}
@@ -405,6 +408,8 @@ class Ledger:
         if book is None:
             if not self._matters(pod):
                 return
+            if not by_watch and _revision(pod) <= self._ended.get(pod.uid, -1):
+                return  # a read of ours came back after the pod had finished: no event would end it again
             if pod.is_finished:
                 if by_watch:
                     self._note_ended(pod)
@@ -475,6 +480,10 @@ class Ledger:
         """Whether the pod was seen to be deleted."""
         return uid in self._gone
 
+    def has_ended(self, uid: str) -> bool:
+        """Whether the pod was seen to finish or to be deleted."""
+        return uid in self._gone or (uid in self._ended and uid not in self._pods)
+
     def holding(self, uid: str) -> Holding | None:
         """What the pod holds at the moment."""
         book = self._pods.get(uid)
@@ -487,12 +496,17 @@ class Ledger:
     def _drop(self, uid: str) -> None:
         book = self._pods.pop(uid, None)
         self._pod_problems.pop(uid, None)
+        self._reserving.pop(uid, None)
         if book is not None:
             self._apply(uid, book, None)
             self._recharge(uid, book, None)
 
     def _settle(self, uid: str, book: _PodBook) -> None:
         book.released = book.released or init_done(book.pod)
+        if book.reservation is None:
+            self._reserving.pop(uid, None)
+        else:
+            self._reserving[uid] = book
         self._apply(uid, book, self._holding(uid, book))
         self._recharge(uid, book, self._charge_now(uid, book))
 
@@ -710,7 +724,7 @@ class Ledger:
 
     def reservations(self) -> Iterable[Reservation]:
         """All reservations."""
-        return (book.reservation for book in self._pods.values() if book.reservation is not None)
+        return (book.reservation for book in self._reserving.values() if book.reservation is not None)
 
     def set_phase(self, uid: str, phase: Phase) -> None:
         """How far the bind is; a reservation that is gone stays gone."""

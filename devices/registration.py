@@ -14,6 +14,7 @@ from devices.errors import RegistrationError
 from devices.model import Card, MigProfile, Placement
 
 __all__ = [
+    "SEPARATORS",
     "CardList",
     "Fields",
     "cordoned",
@@ -32,7 +33,8 @@ _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 _INT32 = 2**31 - 1
 _DIGITS = 10
-_SEPARATORS = frozenset(",:;")
+SEPARATORS = frozenset(",:;")
+"""What the allocation text is made with."""
 _SHORT, _LONG = 7, 9
 
 
@@ -146,7 +148,7 @@ def _profile(where: str, document: object) -> MigProfile:
 def _check_uuid(where: str, uuid: str) -> str:
     if not uuid:
         raise RegistrationError(f"{where}: the card has no id")
-    if _SEPARATORS & set(uuid):
+    if SEPARATORS & set(uuid):
         raise RegistrationError(f"{where}: id {uuid!r} must not contain ',', ':' or ';'")
     return uuid
 

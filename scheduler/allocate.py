@@ -73,7 +73,8 @@ def carried(
         **allocation_annotations(allocation, config, pod, state, now_s),
     }
     labels = {VGPU_NODE: node} if is_label_value(node) else {}
-    check_binding_metadata(annotations.items(), labels.items())
+    # The limit holds for all that the pod has in the end, so what its user wrote counts too.
+    check_binding_metadata({**pod.annotations, **annotations}.items(), labels.items())
     return Carried(annotations, labels)
 
 

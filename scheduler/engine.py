@@ -189,6 +189,8 @@ class Engine:
                 return Filtered(error="the pod has no metadata.uid: cards are reserved under it", outcome="malformed")
             if self.ledger.is_gone(pod.uid):
                 return Filtered(error=f'pod "{pod.name}" not found', outcome="gone")
+            if self.ledger.has_ended(pod.uid):
+                return Filtered(error=f'pod "{pod.name}" has finished: it gets no cards any more', outcome="gone")
             known = self.ledger.pod(pod.uid)
             if known is not None and roles(known) != roles(pod):
                 text = "the pod's containers are not those of the pod known under its UID"
@@ -242,8 +244,7 @@ class Engine:
 
         Only what stood in this pod's way stays released: the chosen node's, and what its own namespace's quota was spent on.
         """
-        offered = set(names)
-        yielding = [
+        old = [
             (r, holder)
             for r in self.ledger.reservations()
             if r.uid != pod.uid
@@ -251,8 +252,9 @@ class Engine:
             and now_s - r.made_at_s > YIELDS_AFTER_S
             and (holder := self.ledger.pod(r.uid)) is not None
             and holder.is_unschedulable
-            and (r.node in offered or holder.namespace == pod.namespace)
         ]
+        offered = set(names) if old else frozenset[str]()
+        yielding = [(r, holder) for r, holder in old if r.node in offered or holder.namespace == pod.namespace]
         if not yielding:
             return None
         for r, _ in yielding:

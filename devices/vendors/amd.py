@@ -14,7 +14,9 @@ from devices.fit import (
     within_quota,
 )
 from devices.model import Card, CardState, Entry
+from devices.objects import Node
 from devices.reasons import Reason
+from devices.registration import SEPARATORS, CardList
 from devices.requests import Cluster, DeviceRequest, Resources, limits_alone, optional_whole
 from devices.vendor import (
     INT32,
@@ -37,6 +39,18 @@ class Settings(FamilySettings, frozen=True, kw_only=True):
     resource_count_name: str = "amd.com/gpu"
     resource_memory_name: str = "amd.com/gpumem"
     resource_core_name: str = "amd.com/gpucores"
+
+
+def _read_node(vendor: Vendor, node: Node) -> CardList:
+    """The JSON list. The allocation text names a card's type, so it must be able to hold it."""
+    listed = json_registration(vendor, node)
+    cards = tuple(card for card in listed.cards if SEPARATORS.isdisjoint(card.model))
+    problems = (
+        f"card {card.uuid}: type {card.model!r} must not contain ',', ':' or ';'"
+        for card in listed.cards
+        if card not in cards
+    )
+    return CardList(cards, (*listed.problems, *problems))
 
 
 def _request(vendor: Vendor, container: Resources, cluster: Cluster) -> DeviceRequest | None:
@@ -106,7 +120,7 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
                 enough_memory,
                 _enough_units,
             ),
-            hooks=Hooks(request=_request, admit=_admit, read_node=json_registration, entry=_entry, restore=_restore),
+            hooks=Hooks(request=_request, admit=_admit, read_node=_read_node, entry=_entry, restore=_restore),
         ),
     )
 

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from devices.ledger import Ledger
 from devices.model import Allocation, Charge, MigReservation, Placement
-from devices.objects import Pod
+from devices.objects import Metadata, Pod
 from devices.usage import Hold
 from tests.builders import (
     ALLOCATED,
@@ -143,6 +144,30 @@ def test_a_read_that_comes_back_after_the_deletion_revived_the_pod(ledger: Ledge
     assert (used(ledger), charged(ledger)) == NOTHING
     assert ledger.is_gone("uid-a")
     assert list(ledger.pods()) == []
+
+
+def test_a_read_that_comes_back_after_the_end_revived_the_pod(ledger: Ledger) -> None:
+    """No event follows the last one, so the cards stayed taken until somebody deleted the pod."""
+    ledger.put_pod(holding(version=5), 0)
+    ledger.put_pod(holding(version=7, phase="Succeeded"), 1)
+    assert ledger.has_ended("uid-a")
+    for version in (6, 7):
+        ledger.put_pod(holding(version=version), 2, by_watch=False)
+        assert (used(ledger), charged(ledger)) == NOTHING
+        assert list(ledger.pods()) == []
+    assert not ledger.has_ended("uid-other")
+
+
+def test_a_revision_of_thousands_of_digits_is_none(ledger: Ledger) -> None:
+    endless = pod(version=int("9" * 20))
+    ledger.put_pod(msgspec.structs.replace(endless, metadata=_with_revision(endless, "9" * 5000)), 0)
+    assert ledger.shown("uid-a") == 0
+    ledger.put_pod(endless, 0)
+    assert ledger.shown("uid-a") == int("9" * 20)
+
+
+def _with_revision(of: Pod, text: str) -> Metadata:
+    return msgspec.structs.replace(of.metadata, resource_version=text)
 
 
 def test_deleting_an_unknown_pod_changes_nothing(ledger: Ledger) -> None:

@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
 from devices.config import DeviceConfig
+from devices.errors import BindingMetadataError
 from devices.model import Entry
 from scheduler.allocate import carried, carries
 from tests.builders import entry, pod
@@ -30,6 +33,21 @@ def test_every_family_writes_its_own_keys_with_all_positions() -> None:
     assert carries(annotations, allocation, BOTH)
     assert not carries(annotations, ((entry("b"),), allocation[1]), BOTH)
     assert not carries({**annotations, "o.io/allocated": ";;"}, allocation, BOTH)
+
+
+def test_annotations_of_pod_and_allocation_together_were_more_than_a_pod_may_have() -> None:
+    """The API server merges them unseen, and refuses every later write of the pod, the kubelet's too."""
+    room = 256 * 1024 - sum(
+        len(key) + len(value)
+        for key, value in carried("n1", ((entry("a"),),), BOTH, pod(), None, NOW_S).annotations.items()
+    )
+    fits = pod(annotations={"team": "x" * (room - len("team"))})
+    assert carried("n1", ((entry("a"),),), BOTH, fits, None, NOW_S).labels == {"hami.io/vgpu-node": "n1"}
+    with pytest.raises(BindingMetadataError, match="take 262145 bytes, more than the 262144 a pod may carry"):
+        carried("n1", ((entry("a"),),), BOTH, pod(annotations={"team": "x" * (room - 3)}), None, NOW_S)
+    # What the allocation overwrites counts once.
+    again = pod(annotations={**fits.annotations, "hami.io/vgpu-node": "an-older-node"})
+    assert carried("n1", ((entry("a"),),), BOTH, again, None, NOW_S).annotations["hami.io/vgpu-node"] == "n1"
 
 
 def test_what_an_earlier_attempt_left_of_another_family_is_emptied() -> None:

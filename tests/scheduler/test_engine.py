@@ -69,6 +69,15 @@ def test_a_pod_that_is_gone_gets_nothing() -> None:
     asked = world.filtered(pod())
     world.delete_pod()
     assert world.filter(asked) == Filtered(error='pod "a" not found', outcome="gone")
+
+
+def test_a_pod_that_has_finished_kept_a_reservation_until_its_time_out() -> None:
+    world = World(node("n1", *TWO))
+    asked = world.put_pod(pod())
+    world.put_pod(pod(version=9, phase="Failed"))
+    text = 'pod "a" has finished: it gets no cards any more'
+    assert world.filter(asked) == Filtered(error=text, outcome="gone")
+    assert world.held() == {}
     assert world.held() == {}
 
 

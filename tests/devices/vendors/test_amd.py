@@ -45,6 +45,26 @@ def test_units_are_placed_and_percent_is_charged(total: int, percent: int, units
     assert here.ledger.used("default") == {"AMD": Charge(1000, charged, 1)}
 
 
+def test_a_type_that_the_text_cannot_hold_gave_its_memory_away_twice() -> None:
+    """Its allocation could not be read back, so a bound pod held nothing."""
+    cards = [
+        {
+            "id": f"mi-{index}",
+            "index": index,
+            "count": 10,
+            "devmem": 65536,
+            "devcore": 104,
+            "type": model,
+            "health": True,
+        }
+        for index, model in enumerate(("AMD MI,300", "AMD MI300:X", "AMD;MI300", "AMD MI300"))
+    ]
+    here = world(registered({AMD.registration[0]: cards}))
+    assert [card.uuid for card in here.ledger.kinds("AMD")] == ["mi-3"]
+    assert here.ledger.problems_of("n1")[0] == "card mi-0: type 'AMD MI,300' must not contain ',', ':' or ';'"
+    assert len(here.ledger.problems_of("n1")) == 3
+
+
 def test_after_a_restart_the_percent_is_known_once_the_card_is() -> None:
     here, one = mi210(), pod({GPU: 1, MEMORY: 1000, CORES: 30})
     here.filter(one)
