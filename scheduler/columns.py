@@ -5,6 +5,7 @@ arrays. Values are MiB and percent as in `devices.model`.
 """
 
 from collections.abc import Iterable, Sequence
+from struct import Struct
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +27,7 @@ LARGEST = 2**62
 NOBODY = 0
 """The slot of rows that no node has (any more), and the kind of their cards."""
 _FIRST_NODES, _FIRST_ROWS = 64, 512
+_FLOAT, _BITS = Struct("<f"), Struct("<i")
 
 
 class Cluster(Protocol):
@@ -130,7 +132,10 @@ class Columns:
 
     def rows_of(self, slots: Iterable[int]) -> Numbers:
         """The rows of these nodes."""
-        return np.fromiter((row for slot in slots for row in self._spans[slot]), np.int64)
+        found: list[int] = []
+        for slot in slots:
+            found += self._spans[slot]
+        return np.array(found, np.int64)
 
     def follow(self, cluster: Cluster) -> None:
         """Show the cluster as it is now."""
@@ -167,7 +172,7 @@ class Columns:
         self.states[slot] = state
         self.changed_at[slot] = self.sequence
         self._scores[slot] = state.score
-        self._place(slot)
+        self._place(slot, state.score)
         self._write(slot, state.cards)
 
     def _new_slot(self, name: str) -> int:
@@ -208,16 +213,18 @@ class Columns:
     def _rank(self) -> None:
         for rank, name in enumerate(sorted(self.slot_of)):
             self._ranks[self.slot_of[name]] = rank
-        self._place(slice(None))
+        for slot in self.slot_of.values():
+            self._place(slot, float(self._scores[slot]))
         self._unranked = False
 
-    def _place(self, slots: int | slice) -> None:
+    def _place(self, slot: int, score: float) -> None:
         """The node order as one number: score as the policy wants it, then the name's rank. Scores are single precision."""
         # Floats of one sign order as their bits do; -0.0 becomes 0.0 first.
-        bits = (np.asarray(self._scores[slots]) + np.float32(0)).view(np.int32).astype(np.int64)
-        score = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+        (bits,) = _BITS.unpack(_FLOAT.pack(score + 0.0))
+        ordered = bits ^ 0x7FFFFFFF if bits < 0 else bits
+        rank = int(self._ranks[slot])
         for policy, factor in NODE_POLICIES.items():
-            self.order[policy][slots] = (factor * score << 32) + self._ranks[slots]
+            self.order[policy][slot] = (factor * ordered << 32) + rank
 
     def _write(self, slot: int, states: Sequence[CardState]) -> None:
         span = self._spans[slot]

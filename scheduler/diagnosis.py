@@ -111,8 +111,9 @@ def _mig_hint(decision: Decision) -> Iterable[str]:
 
 def unresolvable(decision: Decision) -> Mapping[str, str]:
     """Nodes that no freed card would help: unregistered, of a wrong type, or with too few cards."""
-    found = dict.fromkeys(decision.unregistered, NODE_UNREGISTERED)
+    found: dict[str, str] = {}
     for verdict, names in decision.refusals:
         if verdict.is_unresolvable:
             found.update(dict.fromkeys(names, verdict.text))
+    found.update(dict.fromkeys(decision.unregistered, NODE_UNREGISTERED))
     return found

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -12,7 +13,7 @@ from aiohttp import web
 from devices.errors import DeviceError
 from devices.ledger import Ledger
 from devices.objects import Pod
-from devices.reasons import Reason
+from devices.reasons import NODE_UNREGISTERED, Reason
 from scheduler.bind import PodBinder
 from scheduler.clock import Clock
 from scheduler.engine import Engine, Filtered
@@ -152,17 +153,22 @@ class ExtenderHandlers:
         if filtered.nodes is not None:
             shown = filtered.nodes[0] if len(filtered.nodes) == 1 else f"{len(filtered.nodes)} nodes"
             return f"{_named(pod)} {filtered.outcome} {shown}"
-        counts: dict[str, int] = {}
-        for text in (filtered.failed or {}).values():
-            counts[text] = counts.get(text, 0) + 1
-        reasons: dict[Reason, int] = {}
-        for verdict, names in filtered.decision.refusals if filtered.decision is not None else ():
+        most = sorted(self._texts(filtered).items(), key=lambda item: (-item[1], item[0]))[:3]
+        return f"{_named(pod)} {filtered.outcome} " + "; ".join(f"{count} nodes {text}" for text, count in most)
+
+    def _texts(self, filtered: Filtered) -> Mapping[str, int]:
+        """How many nodes were refused with each text; the reasons in them are counted for the metrics."""
+        if filtered.decision is None:
+            return Counter((filtered.failed or {}).values())
+        counts = Counter({NODE_UNREGISTERED: len(filtered.decision.unregistered)})
+        reasons: Counter[Reason] = Counter()
+        for verdict, names in filtered.decision.refusals:
+            counts[verdict.text] += len(names)
             for reason, count in verdict.refusal.counts.items():
-                reasons[reason] = reasons.get(reason, 0) + count * len(names)
+                reasons[reason] += count * len(names)
         for reason, total in reasons.items():
             self._metrics.refusals.labels(reason).inc(total)
-        most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:3]
-        return f"{_named(pod)} {filtered.outcome} " + "; ".join(f"{count} nodes {text}" for text, count in most)
+        return +counts
 
     async def prioritize(self, request: web.Request) -> web.Response:
         """`ExtenderArgs` in, `HostPriorityList` out: 0 to 10, the better the node the higher."""

@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler.columns import Columns, Numbers
 
 __all__ = ["Offer", "Offers"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Offer:
     """Names that were offered, each once: those with cards and their slots, in the order they came, and those without."""
 
@@ -18,11 +20,18 @@ class Offer:
     slots: Numbers
     unregistered: tuple[str, ...]
     slot_of: Mapping[str, int]
+    array: NDArray[np.object_]
+    """`names` once more."""
 
     @property
     def count(self) -> int:
         """How many different names there were."""
         return len(self.names) + len(self.unregistered)
+
+    @cached_property
+    def in_order(self) -> Sequence[str]:
+        """`names` sorted."""
+        return tuple(sorted(self.names))
 
 
 class Offers:
@@ -50,4 +59,6 @@ def _offer(names: Sequence[str], columns: Columns) -> Offer:
     found = {name: columns.slot_of.get(name) for name in names}
     known = {name: slot for name, slot in found.items() if slot is not None}
     missing = tuple(name for name, slot in found.items() if slot is None)
-    return Offer(tuple(known), np.fromiter(known.values(), np.int64, len(known)), missing, known)
+    return Offer(
+        tuple(known), np.fromiter(known.values(), np.int64, len(known)), missing, known, np.array(list(known), object)
+    )

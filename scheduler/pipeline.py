@@ -19,7 +19,7 @@ from scheduler.evaluate import Fit, Headrooms, NotFit, Verdict, evaluate
 from scheduler.memo import Memo, Verdicts
 from scheduler.offer import Offer, Offers
 from scheduler.policies import NODE_POLICIES
-from scheduler.refusals import Refusals
+from scheduler.refusals import Refusals, Refused
 from scheduler.screen import Screen, needs_of
 
 __all__ = ["Decision", "Pipeline"]
@@ -58,6 +58,8 @@ class Decision:
     """Offered nodes as they were at this moment; in a decision that is kept."""
     headrooms: Headrooms = field(default_factory=dict)
     _moment: _Moment | None = None
+    _refused: Refused | None = None
+    """All verdicts together, where none fits."""
 
     @property
     def evaluated(self) -> int:
@@ -67,6 +69,8 @@ class Decision:
     @property
     def failed(self) -> dict[str, str]:
         """Why each evaluated node was refused, as `FailedNodes` words it."""
+        if self._refused is not None:
+            return {**self._refused.texts, **dict.fromkeys(self.unregistered, NODE_UNREGISTERED)}
         worded: dict[int, str] = {}  # by object: equal refusals are mostly one
         failed = {}
         for name, verdict in self.verdicts.items():
@@ -82,6 +86,8 @@ class Decision:
     @property
     def refusals(self) -> Sequence[tuple[NotFit, Sequence[str]]]:
         """Every refusal with the nodes that have it; one that many nodes share may come more than once."""
+        if self._refused is not None:
+            return self._refused.groups
         found: dict[int, tuple[NotFit, list[str]]] = {}
         for name, verdict in self.verdicts.items():
             if isinstance(verdict, NotFit):
@@ -101,7 +107,10 @@ class Decision:
         """The decision as it may be kept: with the states of `refused` refused nodes, and as many not evaluated yet."""
         moment, states = self._moment, {}
         if moment is not None:
-            names = nsmallest(refused, (name for name, verdict in self.verdicts.items() if isinstance(verdict, NotFit)))
+            if self._refused is not None:
+                names = list(moment.offer.in_order[:refused])
+            else:
+                names = nsmallest(refused, (n for n, verdict in self.verdicts.items() if isinstance(verdict, NotFit)))
             names += [moment.offer.names[place] for place in moment.screened[:refused]]
             slot_of = moment.offer.slot_of
             states = {name: state for name in names if (state := moment.states[slot_of[name]]) is not None}
@@ -114,6 +123,8 @@ class Decision:
             self.unregistered,
             states,
             self.headrooms,
+            None,
+            self._refused,
         )
 
     def complete(self) -> "Decision":
@@ -157,6 +168,7 @@ class Pipeline:
         def judge(slot: int, state: NodeState) -> Verdict:
             return outcomes.verdicts.on(slot, state, lambda s: evaluate(s, ask, self._config, headrooms))
 
+        refused = None
         if self._scores_depend_on_cards(ask):
             # A family adds to the node score what only the evaluated cards show: every node is evaluated.
             verdicts = self._every(offer, columns, judge)
@@ -169,8 +181,8 @@ class Pipeline:
                 # A refusal names the reasons of every node, also of those that the screen dropped.
                 if outcomes.refusals is None:
                     outcomes.refusals = Refusals(ask, screen.needs, quota is not None)
-                found = outcomes.refusals.of(columns, offer.slots, judge)
-                verdicts = dict(zip(offer.names, found, strict=True))
+                refused = outcomes.refusals.of(columns, offer, judge)
+                verdicts = refused.by_name()
         fit = verdicts[chosen] if chosen is not None else None
         states = tuple(columns.states)
         return Decision(
@@ -183,6 +195,7 @@ class Pipeline:
             {},
             headrooms,
             _Moment(offer, states, judge, screened),
+            refused,
         )
 
     def judge_all(

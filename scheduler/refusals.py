@@ -4,9 +4,13 @@ For a plain request (one, no quota in the way, cards taken one by one as they pa
 cards that hand out instances, and all other requests, have the exact evaluator's verdicts. Equal refusals are one object.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from devices.fit import Refusal
 from devices.model import NodeState
@@ -15,12 +19,48 @@ from scheduler.ask import Ask
 from scheduler.columns import Columns, Numbers
 from scheduler.evaluate import NotFit, Verdict
 from scheduler.needs import FOREIGN, REASONS, Needs, Rows
+from scheduler.offer import Offer
 from scheduler.screen import WORTH_ALL
 
-__all__ = ["Refusals"]
+__all__ = ["Refusals", "Refused"]
 
 _WIDTH = FOREIGN + 1
 _PASSING = 0
+_VERDICTS_A_SLOT = 4
+"""More verdicts than that are mostly of the past."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why each of `names` is refused: `codes` say by place which of `verdicts` it is."""
+
+    names: tuple[str, ...]
+    array: NDArray[np.object_]
+    codes: Numbers
+    verdicts: Sequence[NotFit]
+
+    def by_name(self) -> dict[str, Verdict]:
+        """Verdicts in the order of the names."""
+        return dict(zip(self.names, map(self.verdicts.__getitem__, self.codes.tolist()), strict=True))
+
+    @cached_property
+    def groups(self) -> Sequence[tuple[NotFit, Sequence[str]]]:
+        """Every verdict with its nodes; it comes where its first node stands among the names."""
+        places = np.argsort(self.codes, kind="stable")
+        ordered = self.codes[places]
+        bounds = [*np.flatnonzero(np.diff(ordered, prepend=-1)).tolist(), len(ordered)]
+        found = [
+            (int(places[start]), self.verdicts[ordered[start]], self.array[places[start:end]].tolist())
+            for start, end in pairwise(bounds)
+        ]
+        return tuple((verdict, names) for _, verdict, names in sorted(found, key=lambda group: group[0]))
+
+    @cached_property
+    def texts(self) -> Mapping[str, str]:
+        """Each node's entry in `FailedNodes`."""
+        codes = self.codes.tolist()
+        text = {code: self.verdicts[code].text for code in set(codes)}
+        return dict(zip(self.names, map(text.__getitem__, codes), strict=True))
 
 
 class Refusals:
@@ -31,23 +71,23 @@ class Refusals:
         asking = [c for c in ask.request.containers if c.devices]
         one = len(asking) == 1 and len(asking[0].devices) == 1
         self._plain = needs[0] if one and not quota_matters and needs[0].tells_reasons else None
-        self._verdicts: list[Verdict | None] = []
         self._at: Numbers = np.zeros(0, np.int64)
-        self._equal: dict[tuple[int, ...], NotFit] = {}
+        self._codes: Numbers = np.zeros(0, np.int64)
+        self._verdicts: list[NotFit] = []
+        self._numbers: dict[Hashable, int] = {}
 
-    def of(self, columns: Columns, slots: Numbers, judge: Callable[[int, NodeState], Verdict]) -> Sequence[Verdict]:
-        """A verdict a slot. `judge` is asked where columns cannot tell."""
-        if len(self._verdicts) < columns.slots:
-            self._verdicts += [None] * (columns.slots - len(self._verdicts))
-            grown = np.full(columns.slots, -1, np.int64)
-            grown[: len(self._at)] = self._at
-            self._at = grown
+    def of(self, columns: Columns, offer: Offer, judge: Callable[[int, NodeState], Verdict]) -> Refused:
+        """Why each offered node is refused. `judge` is asked where columns cannot tell."""
+        if len(self._at) < columns.slots or len(self._verdicts) > _VERDICTS_A_SLOT * columns.slots:
+            self._at = np.full(columns.slots, -1, np.int64)
+            self._codes = np.zeros(columns.slots, np.int64)
+            self._verdicts, self._numbers = [], {}
+        slots = offer.slots
         stale = slots[self._at[slots] != columns.changed_at[slots]]
         if len(stale):
             self._renew(columns, stale, judge)
             self._at[stale] = columns.changed_at[stale]
-        verdicts = self._verdicts
-        return [verdict for slot in slots.tolist() if (verdict := verdicts[slot]) is not None]
+        return Refused(offer.names, offer.array, self._codes[slots], self._verdicts)
 
     def _renew(self, columns: Columns, slots: Numbers, judge: Callable[[int, NodeState], Verdict]) -> None:
         exact = slots.tolist()
@@ -56,8 +96,19 @@ class Refusals:
             exact = self._counted(columns, slots, self._plain)
         for slot in exact:
             state = columns.states[slot]
-            if state is not None:
-                self._verdicts[slot] = judge(slot, state)
+            verdict = judge(slot, state) if state is not None else None
+            if not isinstance(verdict, NotFit):
+                raise AssertionError(f"slot {slot} is refused, but its verdict is {verdict}")
+            refusal = verdict.refusal
+            key = (verdict.container, verdict.has_mig, refusal.cards, frozenset(refusal.counts.items()))
+            self._codes[slot] = self._number(key, lambda found=verdict: found)  # type: ignore[misc]
+
+    def _number(self, key: Hashable, verdict: Callable[[], NotFit]) -> int:
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._verdicts)
+            self._verdicts.append(verdict())
+        return number
 
     def _counted(self, columns: Columns, slots: Numbers, needs: Needs) -> list[int]:
         """Word what columns tell of these nodes, and answer those that have to be evaluated."""
@@ -70,16 +121,20 @@ class Refusals:
         if needs.any_special:
             special[owner[needs.special[columns.kind[rows]]]] = True
         exact: list[int] = []
+        told: list[int] = []
+        codes_now: list[int] = []
         for slot, row, has_special in zip(
             slots.tolist(), map(tuple, counts[slots].tolist()), special[slots].tolist(), strict=True
         ):
             if has_special or (sum(row[:FOREIGN]) and row[_PASSING] >= needs.request.count):
                 exact.append(slot)  # the latter fits, which is for the evaluator to say
                 continue
-            known = self._equal.get(row)
-            if known is None:
-                known = self._equal[row] = self._worded(row, needs.request.count)
-            self._verdicts[slot] = known
+            number = self._numbers.get(row)
+            if number is None:
+                number = self._number(row, lambda: self._worded(row, needs.request.count))  # noqa: B023
+            codes_now.append(number)
+            told.append(slot)
+        self._codes[told] = codes_now
         return exact
 
     def _worded(self, row: tuple[int, ...], count: int) -> NotFit:
