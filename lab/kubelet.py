@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -85,10 +84,9 @@ class Kubelet:
     async def stop(self) -> None:
         """End; whatever is under way is cancelled."""
         self._started = False
-        for task in list(self._tasks):
+        for task in (ending := list(self._tasks)):
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*ending, return_exceptions=True)  # what went wrong has been told by `_done`
 
     async def finish(self, namespace: str, name: str, phase: str = "Succeeded") -> None:
         """End a pod's containers. Raises KeyError if it is not known here."""
