@@ -18,7 +18,7 @@ from lab.errors import LabError, ScenarioError
 from lab.external import ExternalSettings
 from lab.records import BurstResult, ScenarioDone
 from lab.runner import run_scenario
-from lab.scenario import Scenario, load_scenario, shipped_scenarios
+from lab.scenario import Scenario, load_scenario, scenario_groups, shipped_scenarios
 from lab.view import JsonView, PlainView, TerminalView, View
 from serving.server import run as run_on_uvloop
 
@@ -203,16 +203,19 @@ async def _keep(scenario: Scenario, settings: ClusterSettings) -> None:
 
 
 def _chosen(names: Sequence[str]) -> list[Scenario]:
-    shipped = shipped_scenarios()
-    chosen = []
+    shipped, groups = shipped_scenarios(), scenario_groups()
+    paths: list[Path] = []
     for name in names or shipped:
-        path = shipped.get(name)
-        if path is None:
-            path = Path(name)
-            if not path.is_file():
-                raise ScenarioError(f"no scenario {name!r}: neither a file nor one of {', '.join(shipped)}")
-        chosen.append(load_scenario(path))
-    return chosen
+        if name in groups:
+            paths += groups[name].values()
+        elif name in shipped:
+            paths.append(shipped[name])
+        elif Path(name).is_file():
+            paths.append(Path(name))
+        else:
+            known = ", ".join((*shipped, *groups))
+            raise ScenarioError(f"no scenario {name!r}: neither a file nor one of {known}")
+    return [load_scenario(path) for path in paths]
 
 
 def _view(console: Console, as_json: bool) -> View:

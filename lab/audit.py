@@ -1,6 +1,6 @@
 """What the pods' annotations say about the cards, and whether that can be: independent of Slotwise's ledger.
 
-Each pod counts with its `…-allocated` text as long as it is bound and not finished. Containers that run together add up, init
+Each pod counts with the `…-allocated` text of every family as long as it is bound and not finished. Containers that run together add up, init
 containers run one after another before the others: `sidecars + max(largest init container, apps)` per card, and `sidecars + apps`
 once the init containers have ended.
 """
@@ -9,10 +9,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
+from devices.model import Card, Entry
 from devices.objects import Container, Node, Pod
-from lab.names import ALLOCATED, REGISTRATION
+from devices.vendor import Bound, Vendor
+from lab.families import allocations, registered
+from lab.plugins import plugin_of
 
 __all__ = ["CardUsage", "Share", "Violation", "audit", "placements", "usage_of"]
 
@@ -64,16 +65,10 @@ class Violation:
     text: str
 
 
-class _Registered(msgspec.Struct):
-    id: str
-    count: int = 0
-    devmem: int = 0
-    devcore: int = 0
-
-
-_REGISTRATION = msgspec.json.Decoder(list[_Registered])
-
 _Amounts = tuple[int, int, int]
+_Key = tuple[str, str, str]
+"""Node, vendor key, UUID: two families may use one name."""
+_Cards = Mapping[_Key, tuple[Vendor, Card]]
 _ZERO: _Amounts = (0, 0, 0)
 
 
@@ -85,20 +80,26 @@ def _peak(one: _Amounts, other: _Amounts) -> _Amounts:
     return (max(one[0], other[0]), max(one[1], other[1]), max(one[2], other[2]))
 
 
-def _pieces(text: str) -> list[list[tuple[str, _Amounts]]]:
-    """By container: the card's UUID and (1 slot, MiB, percent). Raises ValueError for a text that cannot be read."""
+def _pieces(text: str) -> list[list[tuple[str, int, int]]]:
+    """By container: the card's UUID, MiB and compute. Raises ValueError for a text that cannot be read."""
     containers = []
     for part in text.removesuffix(";").split(";"):
         cards = []
         for piece in part.split(":"):
             if piece:
                 uuid, _, memory, cores = piece.split(",")
-                cards.append((uuid, (1, int(memory), int(cores))))
+                cards.append((uuid, int(memory), int(cores)))
         containers.append(cards)
     return containers
 
 
-def _holds(pod: Pod, text: str) -> dict[str, _Amounts]:
+def _amounts(vendor: Vendor, card: Card | None, piece: tuple[str, int, int]) -> _Amounts:
+    """Slots, MiB and compute; how many slots a share stands for is the family's own affair."""
+    uuid, memory_mib, cores = piece
+    return (vendor.restored(Entry(uuid, vendor.key, memory_mib, cores), card).slots, memory_mib, cores)
+
+
+def _holds(pod: Pod, vendor: Vendor, text: str, cards_there: _Cards) -> dict[str, _Amounts]:
     """What the pod holds of each card now."""
     inits = pod.init_containers
     pieces = _pieces(text)
@@ -106,13 +107,14 @@ def _holds(pod: Pod, text: str) -> dict[str, _Amounts]:
         raise ValueError(f"{len(pieces)} positions for {len(inits) + len(pod.containers)} containers")
     over = _init_over(pod, inits)
     holds: dict[str, _Amounts] = {}
-    for uuid in sorted({uuid for cards in pieces for uuid, _ in cards}):
+    for uuid in sorted({piece[0] for cards in pieces for piece in cards}):
+        _, card = cards_there.get((pod.bound_node, vendor.key, uuid), (vendor, None))
         together, largest, apps = _ZERO, _ZERO, _ZERO
         for position, cards in enumerate(pieces):
             mine = _ZERO
-            for card, amounts in cards:
-                if card == uuid:
-                    mine = _sum(mine, amounts)
+            for piece in cards:
+                if piece[0] == uuid:
+                    mine = _sum(mine, _amounts(vendor, card, piece))
             if position >= len(inits):
                 apps = _sum(apps, mine)
             elif inits[position].restart_policy == "Always":
@@ -134,66 +136,95 @@ def _init_over(pod: Pod, inits: Sequence[Container]) -> bool:
     return all(container.name in ended for container in inits if container.restart_policy != "Always")
 
 
-def _tenants(pods: Iterable[Pod]) -> tuple[dict[tuple[str, str], list[Share]], list[Violation]]:
-    tenants: dict[tuple[str, str], list[Share]] = defaultdict(list)
+def _tenants(
+    pods: Iterable[Pod], vendors: Sequence[Vendor], cards: _Cards
+) -> tuple[dict[_Key, list[tuple[Share, Pod]]], list[Violation]]:
+    tenants: dict[_Key, list[tuple[Share, Pod]]] = defaultdict(list)
     unreadable = []
     for pod in pods:
-        text = pod.annotations.get(ALLOCATED)
-        if text is None or not pod.bound_node or pod.is_finished:
+        if not pod.bound_node or pod.is_finished:
             continue
         name = f"{pod.namespace}/{pod.name}"
-        try:
-            holds = _holds(pod, text)
-        except ValueError as error:
-            unreadable.append(Violation(pod.bound_node, "", f"{name}: {ALLOCATED} {text!r} cannot be read: {error}"))
-            continue
-        for uuid, (slots, memory_mib, cores) in holds.items():
-            tenants[pod.bound_node, uuid].append(Share(name, slots, memory_mib, cores))
+        for vendor, text in allocations(pod, vendors):
+            try:
+                holds = _holds(pod, vendor, text, cards)
+            except ValueError as error:
+                told = f"{name}: {vendor.allocated} {text!r} cannot be read: {error}"
+                unreadable.append(Violation(pod.bound_node, "", told))
+                continue
+            for uuid, (slots, memory_mib, cores) in holds.items():
+                share = Share(name, slots, memory_mib, cores)
+                tenants[pod.bound_node, vendor.key, uuid].append((share, pod))
     return tenants, unreadable
 
 
-def _cards(nodes: Iterable[Node]) -> list[tuple[str, _Registered]]:
-    cards = []
-    for node in sorted(nodes, key=lambda node: node.name):
-        text = node.annotations.get(REGISTRATION)
-        if text is not None:
-            cards += [(node.name, card) for card in _REGISTRATION.decode(text)]
-    return cards
+def _cards(nodes: Iterable[Node], vendors: Sequence[Vendor]) -> _Cards:
+    return {
+        (node.name, vendor.key, card.uuid): (vendor, card)
+        for node in sorted(nodes, key=lambda node: node.name)
+        for vendor, card in registered(node, vendors)
+    }
 
 
-def usage_of(nodes: Iterable[Node], pods: Iterable[Pod]) -> tuple[CardUsage, ...]:
-    """Every registered card with its tenants, by node and in the order of registration."""
-    tenants, _ = _tenants(pods)
+def usage_of(nodes: Iterable[Node], pods: Iterable[Pod], vendors: Sequence[Vendor]) -> tuple[CardUsage, ...]:
+    """Every registered card with its tenants, by node, family and index."""
+    cards = _cards(nodes, vendors)
+    tenants, _ = _tenants(pods, vendors, cards)
     return tuple(
-        CardUsage(node, card.id, card.devmem, card.count, card.devcore, tuple(sorted(tenants.get((node, card.id), ()))))
-        for node, card in _cards(nodes)
+        CardUsage(
+            key[0],
+            card.uuid,
+            card.memory_mib,
+            card.slots,
+            card.cores,
+            tuple(sorted(share for share, _ in tenants.get(key, ()))),
+        )
+        for key, (_, card) in cards.items()
     )
 
 
-def placements(pods: Iterable[Pod]) -> dict[str, str]:
+def placements(pods: Iterable[Pod], vendors: Sequence[Vendor]) -> dict[str, str]:
     """`node text` of every placed pod by `namespace/name`: equal for two runs that took the same cards."""
     return {
-        f"{pod.namespace}/{pod.name}": f"{pod.bound_node} {pod.annotations.get(ALLOCATED, '')}"
+        f"{pod.namespace}/{pod.name}": " ".join((pod.bound_node, *(text for _, text in allocations(pod, vendors))))
         for pod in sorted(pods, key=lambda pod: (pod.namespace, pod.name))
         if pod.bound_node
     }
 
 
-def audit(nodes: Iterable[Node], pods: Iterable[Pod]) -> tuple[Violation, ...]:
-    """Everything that is wrong: a card beyond its memory, compute or slots, a card that is not there, a text nobody can read."""
-    tenants, violations = _tenants(pods)
-    registered: Mapping[tuple[str, str], _Registered] = {(node, card.id): card for node, card in _cards(nodes)}
-    for (node, uuid), shares in tenants.items():
-        card = registered.get((node, uuid))
-        names = ", ".join(sorted(share.pod for share in shares))
-        if card is None:
+def audit(nodes: Iterable[Node], pods: Iterable[Pod], vendors: Sequence[Vendor]) -> tuple[Violation, ...]:
+    """Everything that is wrong: a card beyond what its family bounds, a card that is not there, a text nobody can read."""
+    cards = _cards(nodes, vendors)
+    tenants, violations = _tenants(pods, vendors, cards)
+    for key, holders in tenants.items():
+        node, _, uuid = key
+        names = ", ".join(sorted(share.pod for share, _ in holders))
+        if key not in cards:
             violations.append(Violation(node, uuid, f"no such card on this node; given to {names}"))
             continue
-        for what, used, limit in (
-            ("slots", sum(share.slots for share in shares), card.count),
-            ("memory (MiB)", sum(share.memory_mib for share in shares), card.devmem),
-            ("cores (percent)", sum(share.cores for share in shares), card.devcore),
-        ):
-            if used > limit:
-                violations.append(Violation(node, uuid, f"{what}: {used} of {limit} given to {names}"))
+        told = _beyond(*cards[key], holders)
+        violations += (Violation(node, uuid, f"{text} given to {names}") for text in told)
     return tuple(sorted(violations))
+
+
+def _beyond(vendor: Vendor, card: Card, holders: Sequence[tuple[Share, Pod]]) -> list[str]:
+    """What the tenants of a card have together beyond what it has."""
+    shares = [share for share, _ in holders]
+    # Some cards count their compute in another way for pods that split them otherwise.
+    cores = max(vendor.total_cores(card, vendor.selection(pod.annotations)) for _, pod in holders)
+    told = [
+        f"{what}: {used} of {limit}"
+        for bound, what, used, limit in (
+            (Bound.SLOTS, "slots", sum(share.slots for share in shares), card.slots),
+            (Bound.MEMORY, "memory (MiB)", sum(share.memory_mib for share in shares), card.memory_mib),
+            (Bound.CORES, "cores (percent)", sum(share.cores for share in shares), cores),
+        )
+        if bound in vendor.bounds and used > limit
+    ]
+    if plugin_of(vendor.key).has_core_masks:
+        taken = 0
+        for share in shares:
+            if taken & share.cores:
+                told.append(f"cores: mask {taken & share.cores} more than once")
+            taken |= share.cores
+    return told

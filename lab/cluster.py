@@ -87,7 +87,8 @@ class Cluster:
         self.client = await backend.new_client(stack, "slotwise-lab/user")
         self.pods = follow_pods(await backend.new_client(stack, "slotwise-lab/watch"))
         self.nodes = follow_nodes(self.client)
-        self.kubelet = Kubelet(await backend.new_client(stack, "kubelet/lab"), self.pods, self.nodes)
+        vendors = self.ledger.config.vendors
+        self.kubelet = Kubelet(await backend.new_client(stack, "kubelet/lab"), self.pods, self.nodes, vendors)
         await backend.start_scheduler(stack, self.pods, self.nodes)
         heartbeats = Heartbeats(self.client, self.nodes) if backend.borrowed else None
         for part in (self.nodes, self.pods, self.kubelet):
@@ -217,11 +218,13 @@ class Cluster:
 
     def usage(self) -> tuple[CardUsage, ...]:
         """Every card with its tenants, from annotations alone."""
-        return usage_of([seen.node for seen in self.nodes.objects.values()], self.all_pods())
+        nodes = [seen.node for seen in self.nodes.objects.values()]
+        return usage_of(nodes, self.all_pods(), self.ledger.config.vendors)
 
     def violations(self) -> tuple[Violation, ...]:
         """Cards given away beyond what they have, from annotations alone."""
-        return audit([seen.node for seen in self.nodes.objects.values()], self.all_pods())
+        nodes = [seen.node for seen in self.nodes.objects.values()]
+        return audit(nodes, self.all_pods(), self.ledger.config.vendors)
 
     def all_pods(self) -> list[Pod]:
         """All pods as the lab's watch has shown them last."""

@@ -5,11 +5,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
-from devices.config import default_config
 from devices.kube.client import ClientSettings, KubeClient
 from devices.kube.config import explicit_access
 from devices.ledger import ADMITTED, Ledger
 from lab.apiserver.server import ApiServer
+from lab.families import every_family
 from lab.follow import Followed, SeenNode, SeenPod
 from lab.kube_scheduler import KubeScheduler, KubeSchedulerSettings
 from lab.scheduling_queue import Backoff
@@ -31,7 +31,7 @@ class EmbeddedBackend:
 
     def __init__(self, backoff: Backoff, webhooks: int = 1) -> None:
         self.api = ApiServer()
-        self.ledger = Ledger(default_config(), quota_counts=ADMITTED)
+        self.ledger = Ledger(every_family(), quota_counts=ADMITTED)
         self.ledgers: tuple[Ledger, ...] = (self.ledger,)
         self._backoff = backoff
         self._webhooks = webhooks

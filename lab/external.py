@@ -9,7 +9,6 @@ from typing import Final
 
 import msgspec
 
-from devices.config import default_config
 from devices.kube.client import ClientSettings, KubeClient
 from devices.kube.config import ClusterAccess, load_access
 from devices.kube.errors import ConfigError, KubeError, NotFound
@@ -17,6 +16,7 @@ from devices.kube.feed import LedgerFeed
 from devices.kube.resources import NODES, Resource
 from devices.ledger import ADMITTED, Ledger
 from lab.errors import LabError
+from lab.families import every_family
 from lab.follow import Followed, SeenNode, SeenPod
 
 __all__ = ["ExternalBackend", "ExternalSettings"]
@@ -57,7 +57,7 @@ class ExternalBackend:
     borrowed = True
 
     def __init__(self, settings: ExternalSettings) -> None:
-        self.ledger = Ledger(default_config(), quota_counts=ADMITTED)
+        self.ledger = Ledger(every_family(), quota_counts=ADMITTED)
         self.ledgers: tuple[Ledger, ...] = (self.ledger,)
         self.lag_s = settings.lag_s
         self._settings = settings

@@ -2,23 +2,26 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-import orjson
-
 from devices.annotations import decode
-from devices.errors import AllocationError
+from devices.errors import AllocationError, QuantityError
 from devices.keys import BIND_PHASE, BIND_TIME, NODE_LOCK, VGPU_NODE
 from devices.kube.client import KubeClient
 from devices.kube.errors import Conflict, KubeError, NotFound
 from devices.kube.protocols import JsonObject
 from devices.kube.resources import NODES, PODS
+from devices.model import Allocation
 from devices.objects import Container, Node, Pod
+from devices.quantity import whole
+from devices.vendor import Vendor
+from lab.families import allocations, registered
 from lab.follow import Followed, SeenNode, SeenPod
-from lab.names import COUNT, FAIL_ALLOCATE, HOLD_INIT, REGISTRATION, RUN_SECONDS, TO_ALLOCATE
+from lab.names import FAIL_ALLOCATE, HOLD_INIT, RUN_SECONDS
+from lab.plugins import plugin_of
 
 __all__ = ["AllocateError", "Kubelet", "Taken", "take_next"]
 
@@ -46,26 +49,44 @@ def take_next(text: str) -> Taken:
 
     (HAMi v2.10 data plane: consuming the annotation.) Raises `AllocateError` if nothing is left or the text is malformed.
     """
-    try:
-        containers = decode(text, "NVIDIA")
-    except AllocationError as error:
-        raise AllocateError(f"decode pod devices failed: {error}") from error
     parts = text.split(";")
-    for position, cards in enumerate(containers):
+    for position, cards in enumerate(_decoded(text)):
         if cards:
             parts[position] = ""
             return Taken(position, tuple(card.uuid for card in cards), ";".join(parts))
     raise AllocateError(f"device request not found: nothing is left in {text!r}")
 
 
+def _decoded(text: str) -> Allocation:
+    try:
+        return decode(text, "")
+    except AllocationError as error:
+        raise AllocateError(f"decode pod devices failed: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A container that a family's plugin is asked to serve."""
+
+    vendor: Vendor
+    position: int
+    """Counted over init containers first, then containers."""
+    container: Container
+    count: int
+    """Cards that it asks for; 0 where its plugin counts by something else."""
+
+
 class Kubelet:
-    """Acts for all nodes from `start` to `stop`. Follows `pods` and `nodes`, which others start.
+    """Acts for all nodes from `start` to `stop`, with the device plugins of `vendors`. Follows `pods` and `nodes`, which others start.
 
     It goes by what stands on the pods: `lab.names` lists the annotations with which a pod asks for a special course.
     """
 
-    def __init__(self, client: KubeClient, pods: Followed[SeenPod], nodes: Followed[SeenNode]) -> None:
+    def __init__(
+        self, client: KubeClient, pods: Followed[SeenPod], nodes: Followed[SeenNode], vendors: Sequence[Vendor]
+    ) -> None:
         self._client = client
+        self._vendors = vendors
         self._pods = pods
         self._nodes = nodes
         self._tasks: set[asyncio.Task[None]] = set()
@@ -156,11 +177,7 @@ class Kubelet:
             await self._run(pod)
 
     async def _allocate_all(self, pod: Pod) -> None:
-        asking = [
-            (position, container, count)
-            for position, container in enumerate((*pod.init_containers, *pod.containers))
-            if (count := _count(container))
-        ]
+        asking = [served for vendor in self._vendors for served in _asking(pod, vendor)]
         if not asking:
             return
         known = self._nodes.objects.get(pod.bound_node)
@@ -169,14 +186,14 @@ class Kubelet:
         node = known.node
         self._require_ours(pod, node)
         try:
-            text = pod.annotations.get(TO_ALLOCATE, "")
-            for number, (position, container, count) in enumerate(asking, 1):
-                taken = _allocate(pod, node, text, position, container, count)
-                text = taken.rest
-                annotations = {TO_ALLOCATE: text}
+            texts: dict[str, str] = {}
+            for number, served in enumerate(asking, 1):
+                annotations = _allocate(pod, node, served, texts)
+                texts |= annotations
                 if number == len(asking):
                     annotations[BIND_PHASE] = "success"
-                await self._annotate(pod, annotations)
+                if annotations:
+                    await self._annotate(pod, annotations)
         except AllocateError:
             await self._annotate(pod, {BIND_PHASE: "failed"})
             raise
@@ -237,52 +254,87 @@ class Kubelet:
         await self._client.merge_patch(PODS, pod.name, body, pod.namespace, subresource="status")
 
     async def _release_lock(self, pod: Pod, node_name: str) -> None:
-        """Take away the node's lock where it names this pod; a lock of another pod stays."""
+        """Take away the node's locks that are this pod's; a lock of another pod stays."""
+        for lock in sorted({vendor.node_lock for vendor in self._vendors if vendor.node_lock}):
+            await self._release(pod, node_name, lock)
+
+    async def _release(self, pod: Pod, node_name: str, lock: str) -> None:
         for _ in range(_LOCK_TRIES):
             seen = self._nodes.objects.get(node_name)
-            if seen is None or NODE_LOCK not in seen.node.annotations:
-                return
-            if not seen.node.annotations[NODE_LOCK].endswith(f",{pod.namespace},{pod.name}"):
+            if seen is None or lock not in seen.node.annotations or not self._owns(pod, seen.node, lock):
                 return
             version = seen.node.metadata.resource_version
-            body: JsonObject = {"metadata": {"resourceVersion": version, "annotations": {NODE_LOCK: None}}}
+            body: JsonObject = {"metadata": {"resourceVersion": version, "annotations": {lock: None}}}
             try:
                 await self._client.merge_patch(NODES, node_name, body)
                 return
             except Conflict:
                 await self._nodes.wait_for(lambda version=version: self._version(node_name) != version, 1.0)  # type: ignore[misc]
-        _log.error("fake kubelet: cannot release the lock of node %s", node_name)
+        _log.error("fake kubelet: cannot release the lock %s of node %s", lock, node_name)
+
+    def _owns(self, pod: Pod, node: Node, lock: str) -> bool:
+        """A lock names its pod; one that cannot is that of the pod which the plugin is serving."""
+        if node.annotations[lock].endswith(f",{pod.namespace},{pod.name}"):
+            return True
+        served = (vendor for vendor, _ in allocations(pod, self._vendors) if vendor.node_lock == lock)
+        return any(not vendor.lock_format.names_owner for vendor in served)
 
     def _version(self, node_name: str) -> str:
         seen = self._nodes.objects.get(node_name)
         return seen.node.metadata.resource_version if seen else ""
 
 
-def _allocate(pod: Pod, node: Node, text: str, position: int, container: Container, count: int) -> Taken:
+def _asking(pod: Pod, vendor: Vendor) -> list[_Served]:
+    """The containers that a family's plugin has to serve, in order."""
+    containers = (*pod.init_containers, *pod.containers)
+    counts = [_count(container, vendor.count_resource) for container in containers]
+    if vendor.to_allocate:
+        return [
+            _Served(vendor, n, c, count) for n, (c, count) in enumerate(zip(containers, counts, strict=True)) if count
+        ]
+    # These ask by other names as well, and some count by something else than cards.
+    return [_Served(vendor, n, c, 0) for n, c in enumerate(containers) if any(_count(c, name) for name in vendor.names)]
+
+
+def _allocate(pod: Pod, node: Node, served: _Served, texts: Mapping[str, str]) -> dict[str, str]:
+    """What the plugin writes on the pod; `texts` are the annotations that it has written since the pod was read."""
     if pod.annotations.get(FAIL_ALLOCATE) == "true":
         raise AllocateError(f"told to fail by {FAIL_ALLOCATE}")
-    taken = take_next(text)
-    if taken.position != position:
+    vendor, plugin = served.vendor, plugin_of(served.vendor.key)
+    missing = [key for key in plugin.reads if not pod.annotations.get(key)]
+    if missing:
+        raise AllocateError(f"no annotation {', '.join(missing)}, which the plugin of {vendor.key} reads")
+    confirmed = {plugin.confirms: "true"} if plugin.confirms else {}
+    if vendor.to_allocate:
+        taken = take_next(texts.get(vendor.to_allocate, pod.annotations.get(vendor.to_allocate, "")))
+        if taken.position != served.position:
+            raise AllocateError(
+                f"cards for container position {taken.position}, but {served.container.name} at {served.position} is served"
+            )
+        _require_cards(node, vendor, served, taken.uuids)
+        return {vendor.to_allocate: taken.rest, **confirmed}
+    containers = _decoded(pod.annotations.get(vendor.allocated, ""))
+    cards = containers[served.position] if served.position < len(containers) else ()
+    _require_cards(node, vendor, served, [card.uuid for card in cards])
+    return confirmed
+
+
+def _require_cards(node: Node, vendor: Vendor, served: _Served, uuids: Sequence[str]) -> None:
+    if not uuids or len(uuids) != (served.count or len(uuids)):
         raise AllocateError(
-            f"cards for container position {taken.position}, but {container.name} at {position} is served"
+            f"device number not matched: {len(uuids)} cards for {served.container.name}, which asks for {served.count or 'some'}"
         )
-    if len(taken.uuids) != count:
-        raise AllocateError(
-            f"device number not matched: {len(taken.uuids)} cards for {container.name}, which asks for {count}"
-        )
-    unknown = sorted(set(taken.uuids).difference(_registered_uuids(node)))
+    unknown = sorted(set(uuids).difference(card.uuid for _, card in registered(node, [vendor])))
     if unknown:
         raise AllocateError(f"node {node.name} has no card {', '.join(unknown)}")
-    return taken
 
 
-def _registered_uuids(node: Node) -> Sequence[str]:
-    return [card["id"] for card in orjson.loads(node.annotations.get(REGISTRATION, "[]"))]
-
-
-def _count(container: Container) -> int:
-    value = container.limits.get(COUNT, container.requests.get(COUNT, 0))
-    return int(value)
+def _count(container: Container, resource: str) -> int:
+    """How much of a resource the kubelet sees asked for."""
+    try:
+        return whole(container.limits.get(resource, container.requests.get(resource, 0)))
+    except QuantityError as error:
+        raise AllocateError(f"{container.name}: {resource}: {error}") from error
 
 
 def _state(container: Container, state: JsonObject) -> JsonObject:

@@ -39,6 +39,8 @@ class NodeSpec:
     labels: dict[str, str] = field(default_factory=dict)
     node_lock: bool = False
     """True: the node's plugin needs the node lock, as HAMi's does."""
+    capacity: dict[str, str] = field(default_factory=dict)
+    """What other plugins announce as number: capacity and allocatable alike."""
 
 
 def _registered(card: CardSpec, index: int) -> JsonObject:
@@ -57,22 +59,27 @@ def _registered(card: CardSpec, index: int) -> JsonObject:
     return {key: value for key, value in entry.items() if value or key == "id"}
 
 
-def node_document(spec: NodeSpec) -> JsonObject:
-    """The Node object: Ready, cards registered, their sums as allocatable."""
+def _cards_announced(spec: NodeSpec) -> tuple[dict[str, str], dict[str, str]]:
+    """Annotations and resources by which a node with these cards is known; none of either without cards."""
+    if not spec.cards:
+        return {}, {}
     registration = orjson.dumps([_registered(card, index) for index, card in enumerate(spec.cards)]).decode()
-    annotations = {REGISTRATION: registration}
-    if not spec.node_lock:
-        annotations[NODE_LOCK_MODE] = "none"
-    annotations.update(spec.annotations)
     resources = {
-        "cpu": "64",
-        "memory": "256Gi",
-        "pods": "1000",
         COUNT: str(sum(card.slots for card in spec.cards)),
         CORES: str(sum(card.cores for card in spec.cards)),
         MEMORY: str(sum(card.memory_mib for card in spec.cards)),
         PERCENTAGE: str(100 * len(spec.cards)),
     }
+    return {REGISTRATION: registration}, resources
+
+
+def node_document(spec: NodeSpec) -> JsonObject:
+    """The Node object: Ready, cards registered, their sums as allocatable, and whatever else the spec says."""
+    annotations, announced = _cards_announced(spec)
+    if not spec.node_lock:
+        annotations[NODE_LOCK_MODE] = "none"
+    annotations.update(spec.annotations)
+    resources = {"cpu": "64", "memory": "256Gi", "pods": "1000", **announced, **spec.capacity}
     hostname = {"kubernetes.io/hostname": spec.name} if len(spec.name) <= _LONGEST_LABEL else {}
     return {
         "apiVersion": "v1",

@@ -2,8 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -12,8 +12,10 @@ from devices.annotations import decode
 from devices.errors import AllocationError
 from devices.kube.errors import ApiStatusError
 from devices.kube.resources import EVENTS
+from devices.vendor import Vendor
 from lab.cluster import Cluster
-from lab.names import ALLOCATED, HOLD_INIT
+from lab.families import allocations
+from lab.names import HOLD_INIT
 from lab.scenario import EventForm
 
 __all__ = ["Outcome", "denial_of", "outcome_of", "wait_for_event", "wait_for_outcome"]
@@ -28,6 +30,11 @@ class Outcome:
     exists: bool
     node: str | None = None
     allocated: str | None = None
+    """The allocation texts of all families, by vendor key."""
+    cards: list[str] | None = None
+    """UUIDs over all containers, in order, of one family after the other; None while there is no allocation, or one that nobody
+    can read."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
     pending: str | None = None
     """kube-scheduler's message about a pod that is not placed."""
     phase: str | None = None
@@ -44,16 +51,6 @@ class Outcome:
         return self.node is not None and (self.phase in ("Running", "Succeeded") or self.holds_init)
 
     @property
-    def cards(self) -> list[str] | None:
-        """UUIDs over all containers, in order; None while there is no allocation, or one that nobody can read."""
-        if self.allocated is None:
-            return None
-        try:
-            return [entry.uuid for entries in decode(self.allocated, "NVIDIA") for entry in entries]
-        except AllocationError:
-            return None
-
-    @property
     def described(self) -> str:
         """In a few words, for people."""
         if not self.exists:
@@ -62,6 +59,14 @@ class Outcome:
             return f"is pending: {self.pending}" if self.pending else "is pending, nothing has been said about it yet"
         what = f"→ {self.node} {self.allocated or 'without cards'}"
         return f"{what} ({self.phase}: {self.message})" if self.phase == "Failed" else what
+
+
+def _cards(texts: Sequence[tuple[Vendor, str]]) -> list[str] | None:
+    try:
+        held = [entry.uuid for vendor, text in texts for entries in decode(text, vendor.key) for entry in entries]
+    except AllocationError:
+        return None
+    return held or None
 
 
 class _Status(msgspec.Struct):
@@ -81,11 +86,14 @@ def outcome_of(cluster: Cluster, namespace: str, name: str) -> Outcome:
     conditions = seen.conditions if pod.is_unschedulable and not pod.bound_node else []
     said = next((c.get("message") for c in conditions if c.get("type") == "PodScheduled"), None)
     first = pod.containers[0] if pod.containers else None
+    texts = allocations(pod, cluster.ledger.config.vendors) if pod.bound_node else []
     statuses = pod.status.init_container_statuses or ()
     return Outcome(
         exists=True,
         node=pod.bound_node or None,
-        allocated=pod.annotations.get(ALLOCATED) if pod.bound_node else None,
+        allocated=" ".join(text for _, text in texts) or None,
+        cards=_cards(texts),
+        annotations=pod.annotations,
         pending=str(said) if said is not None else None,
         phase=pod.status.phase,
         message=msgspec.json.decode(seen.raw, type=_PodWithMessage).status.message,

@@ -145,7 +145,7 @@ class _Round:
 
     async def _end_cluster(self) -> None:
         if self._cluster is not None:
-            self._taken.append(placements(self._cluster.all_pods()))
+            self._taken.append(placements(self._cluster.all_pods(), self._cluster.ledger.config.vendors))
             self._cluster = None
         await self._stack.aclose()
 
@@ -331,6 +331,9 @@ def _problems(expect: Expect, outcome: Outcome) -> list[str]:
     problems += _compare("allocated", expect.allocated, outcome.allocated)
     problems += _compare("cards", expect.cards, outcome.cards)
     problems += _compare("phase", expect.phase, outcome.phase)
+    for key, value in expect.annotations.items():
+        if outcome.annotations.get(key) != value:
+            problems.append(f"annotation {key}: expected {value!r}, got {outcome.annotations.get(key)!r}")
     if expect.limits is not None:
         wanted = {name: str(value) for name, value in expect.limits.items()}
         if outcome.limits is None or not same_amounts(wanted, outcome.limits):

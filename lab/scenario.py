@@ -15,7 +15,7 @@ A scenario names its nodes and then its steps. A step is a mapping with exactly 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import yaml
@@ -38,6 +38,7 @@ __all__ = [
     "UsageForm",
     "load_scenario",
     "read_scenario",
+    "scenario_groups",
     "shipped_scenarios",
 ]
 
@@ -65,12 +66,18 @@ class CardForm(_Form, frozen=True):
 
 
 class NodeForm(_Form, frozen=True):
-    """A node: its cards by UUID alone, or each with what is different about it; `card` counts for all of them."""
+    """A node: its NVIDIA cards by UUID alone, or each with what is different about it; `card` counts for all of them.
+
+    Cards of other families are written as their plugins announce them, in annotations or as capacity.
+    """
 
     name: str
-    cards: list[str | CardForm]
+    cards: list[str | CardForm] = []
     card: CardForm = CardForm()
-    annotations: dict[str, str] = {}
+    annotations: dict[str, str | list[Any] | dict[str, Any]] = {}
+    """What is no text stands for its JSON."""
+    capacity: dict[str, Quantity] = {}
+    """Resources by number, as capacity and allocatable."""
     labels: dict[str, str] = {}
     node_lock: bool = False
 
@@ -81,7 +88,17 @@ class NodeForm(_Form, frozen=True):
             own = CardForm(uuid=card) if isinstance(card, str) else card
             given = {**_given(self.card), **_given(own)}
             cards.append(msgspec.convert(given, CardSpec))
-        return NodeSpec(self.name, tuple(cards), dict(self.annotations), dict(self.labels), self.node_lock)
+        annotations = {
+            key: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            for key, value in self.annotations.items()
+        }
+        capacity = {name: str(value) for name, value in self.capacity.items()}
+        return NodeSpec(self.name, tuple(cards), annotations, dict(self.labels), self.node_lock, capacity)
+
+    @property
+    def is_spelled_out(self) -> bool:
+        """Whether it may have cards that only its families can name."""
+        return bool(self.annotations or self.capacity)
 
 
 class ContainerForm(_Form, frozen=True):
@@ -129,9 +146,11 @@ class Expect(_Form, frozen=True):
 
     node: str | None = None
     cards: list[str] | None = None
-    """UUIDs over all containers, in order."""
+    """UUIDs over all containers, in order, of one family after the other."""
     allocated: str | None = None
-    """The whole allocation text."""
+    """The whole allocation text; those of several families with a blank between them, by vendor key."""
+    annotations: dict[str, str | None] = {}
+    """Annotations of the pod, word for word; null: it has none of this name."""
     pending: str | None = None
     """kube-scheduler's message while the pod is not placed."""
     denied: str | None = None
@@ -150,7 +169,8 @@ class Expect(_Form, frozen=True):
     @property
     def is_placed(self) -> bool:
         """Whether the pod is to be placed."""
-        return any(value is not None for value in (self.node, self.cards, self.allocated, self.phase))
+        told = (self.node, self.cards, self.allocated, self.phase)
+        return bool(self.annotations) or any(value is not None for value in told)
 
 
 class NodeChange(_Form, frozen=True):
@@ -287,8 +307,15 @@ _OF_MANY: Final = ("placed", "waiting", "denied_pods")
 
 
 def shipped_scenarios() -> dict[str, Path]:
-    """The files that come with Slotwise, by name, in alphabetical order."""
-    return {path.stem: path for path in sorted(_SHIPPED.glob("*.yaml"))}
+    """The files that come with Slotwise, by name: single ones first, then the groups, each in alphabetical order."""
+    grouped = (path for name in scenario_groups() for path in scenario_groups()[name].values())
+    return {path.stem: path for path in (*sorted(_SHIPPED.glob("*.yaml")), *grouped)}
+
+
+def scenario_groups() -> dict[str, dict[str, Path]]:
+    """Scenarios that can be named together: the folders, with their files by name."""
+    folders = sorted(path for path in _SHIPPED.iterdir() if path.is_dir())
+    return {folder.name: {path.stem: path for path in sorted(folder.glob("*.yaml"))} for folder in folders}
 
 
 def load_scenario(path: Path) -> Scenario:
@@ -382,6 +409,12 @@ class _Reader:
             raise self.error("$.steps", "a scenario needs at least one step")
         cards: set[str] = set()
         for number, node in enumerate(form.nodes):
+            if not node.cards and not node.is_spelled_out:
+                raise self.error(
+                    f"$.nodes[{number}]", "a node needs cards, or annotations or capacity that tell of some"
+                )
+            if node.is_spelled_out:
+                cards.add(f"{node.name}/")
             for place, card in enumerate(node.cards):
                 uuid = card if isinstance(card, str) else card.uuid
                 where = f"$.nodes[{number}].cards[{place}]"
@@ -413,7 +446,7 @@ class _Reader:
         if named is not None and named.rpartition("/")[2] not in created:
             raise self.error(f"{where}.{action}", f"no earlier step creates a pod {named!r}")
         for card in step.usage or {}:
-            if card not in cards:
+            if card not in cards and f"{card.partition('/')[0]}/" not in cards:
                 raise self.error(f"{where}.usage.{card}", f"no such card; known are {', '.join(sorted(cards))}")
         if step.fresh_cluster is False:
             raise self.error(f"{where}.fresh_cluster", "false does nothing; true is accepted")
@@ -445,4 +478,4 @@ class _Reader:
 def _given(form: msgspec.Struct) -> dict[str, object]:
     """The fields of a card or an expectation that the file set; 0 and false are values, too."""
     values = ((field.name, getattr(form, field.name)) for field in msgspec.structs.fields(form))
-    return {name: value for name, value in values if value is not None and value not in ("", [])}
+    return {name: value for name, value in values if value is not None and value not in ("", [], {})}

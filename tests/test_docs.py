@@ -30,7 +30,7 @@ from lab.apiserver import ApiServer
 from lab.records import ScenarioDone
 from lab.replay import scenario as replay_format
 from lab.runner import run_scenario
-from lab.scenario import read_scenario, shipped_scenarios
+from lab.scenario import read_scenario, scenario_groups, shipped_scenarios
 from tests.webhook.test_process import kubeconfig
 from webhook.validators import RefusalReason
 
@@ -139,7 +139,7 @@ def test_a_command_that_does_not_exist_is_noticed(line: str) -> None:
 
 
 def test_scenarios_named_in_commands_are_shipped() -> None:
-    known = {*shipped_scenarios(), "run", "list", "burst"}
+    known = {*shipped_scenarios(), *scenario_groups(), "run", "list", "burst"}
     named = {
         word
         for arguments in COMMANDS.values()

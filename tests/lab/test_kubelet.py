@@ -3,8 +3,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from devices.kube.resources import PODS
+from devices.kube.protocols import JsonObject
+from devices.kube.resources import NODES, PODS
+from lab.families import every_family
 from lab.kubelet import AllocateError, Kubelet, Taken, take_next
+from lab.nodes import NodeSpec, node_document
 from tests.lab.small_cluster import SmallCluster, container, small_cluster
 
 ONE = "n1-0,NVIDIA,1000,0:;"
@@ -43,7 +46,7 @@ def allocation(text: str, node: str = "n1", **changes: str) -> dict[str, str]:
 @asynccontextmanager
 async def kubelet(*nodes: str) -> AsyncIterator[tuple[SmallCluster, Kubelet]]:
     async with small_cluster(*nodes) as cluster:
-        fake = Kubelet(cluster.client, cluster.pods, cluster.nodes)
+        fake = Kubelet(cluster.client, cluster.pods, cluster.nodes, every_family().vendors)
         await cluster.nodes.start()
         await cluster.pods.start()
         await fake.start()
@@ -184,3 +187,97 @@ async def test_lock_of_another_pod_means_it_is_not_ours() -> None:
         node = cluster.api.get("nodes", "", "n1")
         assert node is not None
         assert node["metadata"]["annotations"]["hami.io/mutex.lock"] == lock
+
+
+DCU = "DCU-0,DCU,1000,10:;"
+MLU = "n1-cambricon-mlu-0,MLU,1024,5:;"
+PROFILE = {"CAMBRICON_DSMLU_ASSIGNED": "false", "CAMBRICON_DSMLU_PROFILE": "0_5_4"}
+DCU_KEYS = ("hami.io/dcu-devices-to-allocate", "hami.io/dcu-devices-allocated")
+MLU_KEYS = ("hami.io/cambricon-mlu-devices-to-allocate", "hami.io/cambricon-mlu-devices-allocated")
+REGISTER = {"hami.io/node-dcu-register": "DCU-0,4,32768,100,DCU-K100,0,true,0,hami-core:"}
+MLU_CAPACITY = {
+    "cambricon.com/vmlu": "100",
+    "cambricon.com/mlu.smlu.vcore": "100",
+    "cambricon.com/mlu.smlu.vmemory": "96",
+}
+
+
+def several(name: str) -> JsonObject:
+    """A container that asks for one card of two families."""
+    return {
+        "name": name,
+        "image": "pause",
+        "resources": {"limits": {"hygon.com/dcunum": "1", "cambricon.com/vmlu": "1"}},
+    }
+
+
+def for_both(**changes: str) -> dict[str, str]:
+    texts = dict.fromkeys(DCU_KEYS, DCU) | dict.fromkeys(MLU_KEYS, MLU)
+    bound = {key: value for key, value in allocation("").items() if "vgpu-devices" not in key}
+    return {**bound, **texts, **PROFILE, **changes}
+
+
+@asynccontextmanager
+async def with_both() -> AsyncIterator[SmallCluster]:
+    async with kubelet() as (cluster, _):
+        await cluster.client.create(NODES, node_document(NodeSpec("n1", (), REGISTER, capacity=MLU_CAPACITY)))
+        assert await cluster.nodes.wait_for(lambda: "n1" in cluster.nodes.objects, 5)
+        yield cluster
+
+
+async def test_plugins_of_two_families_serve_one_container() -> None:
+    async with with_both() as cluster:
+        lock = {"cambricon.com/dsmlu.lock": "2026-08-01T06:00:00Z"}
+        await cluster.client.patch_node("n1", {"metadata": {"annotations": lock}})
+        assert await cluster.nodes.wait_for(
+            lambda: lock.items() <= cluster.nodes.objects["n1"].node.annotations.items(), 5
+        )
+        await cluster.create_pod("a", containers=[several("main")])
+        await cluster.bind("a", "n1", for_both())
+        await cluster.wait(lambda: cluster.phase("a") == "Running")
+        annotations = cluster.annotations("a")
+        assert (annotations[DCU_KEYS[0]], annotations[MLU_KEYS[0]]) == (";", ";")
+        assert (annotations["CAMBRICON_DSMLU_ASSIGNED"], annotations["hami.io/bind-phase"]) == ("true", "success")
+        node = cluster.api.get("nodes", "", "n1")
+        assert node is not None
+        assert "cambricon.com/dsmlu.lock" not in node["metadata"]["annotations"]
+
+
+OF_ONE = {
+    "an annotation that a plugin reads": ({"CAMBRICON_DSMLU_PROFILE": ""}, "no annotation CAMBRICON_DSMLU_PROFILE"),
+    "a card that is not there": ({DCU_KEYS[0]: "DCU-9,DCU,1000,10:;"}, "node n1 has no card DCU-9"),
+    "no cards of one family": ({MLU_KEYS[0]: ";"}, "device request not found"),
+}
+
+
+@pytest.mark.parametrize(("changes", "text"), OF_ONE.values(), ids=OF_ONE)
+async def test_what_one_plugin_misses_fails_the_pod(changes: dict[str, str], text: str) -> None:
+    async with with_both() as cluster:
+        await cluster.create_pod("a", containers=[several("main")])
+        await cluster.bind("a", "n1", for_both(**changes))
+        await cluster.wait(lambda: cluster.phase("a") == "Failed")
+        status = cluster.stored("a")["status"]
+        assert isinstance(status, dict)
+        assert text in status["message"]
+        assert cluster.annotations("a")["hami.io/bind-phase"] == "failed"
+
+
+KUNLUN = {"hami.io/kunlun-allocated": "n1-kunlun-0,kunlun,98304,100:;", "BAIDU_COM_DEVICE_IDX": "0"}
+OF_THE_DURABLE_TEXT = {
+    "served": ({}, "Running"),
+    "no card": ({"hami.io/kunlun-allocated": ";"}, "Failed"),
+    "another node's card": ({"hami.io/kunlun-allocated": "n2-kunlun-0,kunlun,98304,100:;"}, "Failed"),
+    "no index": ({"BAIDU_COM_DEVICE_IDX": ""}, "Failed"),
+}
+
+
+@pytest.mark.parametrize(("changes", "phase"), OF_THE_DURABLE_TEXT.values(), ids=OF_THE_DURABLE_TEXT)
+async def test_plugin_without_a_text_to_consume(changes: dict[str, str], phase: str) -> None:
+    async with kubelet() as (cluster, _):
+        await cluster.client.create(NODES, node_document(NodeSpec("n1", (), capacity={"kunlunxin.com/xpu": "1"})))
+        assert await cluster.nodes.wait_for(lambda: "n1" in cluster.nodes.objects, 5)
+        asks = {"name": "main", "image": "pause", "resources": {"limits": {"kunlunxin.com/xpu": "1"}}}
+        await cluster.create_pod("a", containers=[asks])
+        bound = {key: value for key, value in allocation("").items() if "vgpu-devices" not in key}
+        await cluster.bind("a", "n1", {**bound, **KUNLUN, **changes})
+        await cluster.wait(lambda: cluster.phase("a") == phase)

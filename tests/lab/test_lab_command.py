@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.lab import app
+from lab.scenario import scenario_groups
 
 SMALL = """\
 name: small
@@ -40,11 +41,13 @@ def test_list_names_what_is_shipped() -> None:
     assert [line.split()[0] for line in out.splitlines()] == [
         "burst",
         "four-cards",
+        "mixed",
         "mutex",
         "numa",
         "privileged",
         "quota",
         "shares",
+        *scenario_groups()["vendors"],
     ]
     assert [entry["name"] for entry in json.loads(run("list", "--json")[1])] == [
         line.split()[0] for line in out.splitlines()
@@ -66,6 +69,13 @@ def test_names_and_files_together_as_json(small: Path) -> None:
     assert [scenario["scenario"] for scenario in document["scenarios"]] == ["privileged", "small"]
 
 
+def test_a_group_stands_for_its_scenarios(small: Path) -> None:
+    code, out, _ = run("--json", "vendors", small)
+    document = json.loads(out)
+    assert code == 0, document
+    assert [scenario["scenario"] for scenario in document["scenarios"]] == [*scenario_groups()["vendors"], "small"]
+
+
 def test_unmet_expectation_is_exit_status_1(small: Path) -> None:
     small.write_text(SMALL.replace("[GPU-B]", "[GPU-A]"), encoding="utf-8")
     code, out, _ = run(small)
@@ -78,6 +88,7 @@ def test_unknown_name_is_exit_status_2() -> None:
     assert code == 2
     assert out == ""
     assert "no scenario 'mutexes': neither a file nor one of burst, four-cards," in err
+    assert err.rstrip().endswith(", vendors")
 
 
 def test_malformed_file_is_exit_status_2(small: Path) -> None:

@@ -1,10 +1,12 @@
+import json
 from pathlib import Path
 
 import pytest
 
 from lab.errors import ScenarioError
-from lab.nodes import CardSpec
-from lab.scenario import Expect, load_scenario, read_scenario, shipped_scenarios
+from lab.families import every_family
+from lab.nodes import CardSpec, node_document
+from lab.scenario import Expect, load_scenario, read_scenario, scenario_groups, shipped_scenarios
 
 HEAD = """\
 name: small
@@ -80,6 +82,10 @@ WRONG = {
         HEAD + "- usage:\n    node-1/GPU-C: {slots: 0, memory_mib: 0}\n",
         "x.yaml:9: steps[0].usage.node-1/GPU-C: no such card; known are node-1/GPU-A, node-1/GPU-B",
     ),
+    "node with nothing": (
+        HEAD.replace("steps:", "- {name: node-2, labels: {a: b}}\nsteps:") + "- fresh_cluster: true\n",
+        "x.yaml:7: nodes[1]: a node needs cards, or annotations or capacity that tell of some",
+    ),
     "look without an expectation": (
         HEAD + "- create: {name: a}\n- pod: a\n",
         "x.yaml:9: steps[1]: pod needs an expect",
@@ -128,6 +134,22 @@ def test_anything_not_understood_is_an_error(text: str, error: str) -> None:
     assert error in str(caught.value)
 
 
+def test_cards_of_any_family_are_written_as_their_plugin_announces_them() -> None:
+    scenario = read_scenario(
+        HEAD.replace(
+            "steps:", "- {name: node-2, capacity: {a.com/gpu: 2}, annotations: {x: [{id: 1}], y: '[z]'}}\nsteps:"
+        )
+        + "- usage: {node-2/whatever: {slots: 0, memory_mib: 0}}\n",
+        "x.yaml",
+    )
+    node = scenario.nodes[1]
+    assert (node.cards, node.capacity, node.annotations) == ((), {"a.com/gpu": "2"}, {"x": '[{"id":1}]', "y": "[z]"})
+    document = json.loads(json.dumps(node_document(node)))
+    assert document["metadata"]["annotations"] == {**node.annotations, "slotwise.io/node-lock": "none"}
+    assert document["status"]["allocatable"]["a.com/gpu"] == "2"
+    assert "nvidia.com/gpu" not in document["status"]["capacity"]
+
+
 def test_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"none\.yaml: cannot be read"):
         load_scenario(tmp_path / "none.yaml")
@@ -135,5 +157,20 @@ def test_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_every_shipped_file_is_named_after_its_scenario() -> None:
     names = {name: load_scenario(path).name for name, path in shipped_scenarios().items()}
+    assert list(scenario_groups()) == ["vendors"]
+    assert set(names) >= {"mixed", *scenario_groups()["vendors"]}
     assert set(names) >= {"burst", "four-cards", "mutex", "privileged", "quota", "shares"}
     assert all(name == stem for stem, name in names.items())
+
+
+def test_every_family_has_a_scenario() -> None:
+    asked = set()
+    for path in scenario_groups()["vendors"].values():
+        scenario = load_scenario(path)
+        pods = [pod for step in scenario.steps for pod in [step.create] if pod is not None]
+        limits = [scenario.pod.limits, *(pod.limits for pod in pods)]
+        asked |= {name for each in limits for name in each or ()}
+    silent = [vendor.key for vendor in every_family().vendors if vendor.names.isdisjoint(asked)]
+    # Of a family with a vendor for each chip some chips are enough: they share everything but names.
+    assert [key for key in silent if not key.startswith(("Ascend", "BI-", "MR-"))] == []
+    assert not {"Ascend310P", "Ascend910B3", "Ascend910C", "BI-V150", "MR-V100"} & set(silent)

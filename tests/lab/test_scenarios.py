@@ -93,6 +93,14 @@ UNMET = {
         "- create: {name: a}\n- quota_used: {namespace: default, memory_mib: 1, cores: 0, cards: 1}\n",
         "quota used by default (MiB, cores, cards): expected (1, 0, 1), got (1000, 0, 1)",
     ),
+    "other annotation": (
+        "- create: {name: a}\n  expect: {annotations: {hami.io/bind-phase: failed, b: null}}\n",
+        "annotation hami.io/bind-phase: expected 'failed', got 'success'",
+    ),
+    "annotation that should not be": (
+        "- create: {name: a}\n  expect: {annotations: {hami.io/vgpu-node: null}}\n",
+        "annotation hami.io/vgpu-node: expected None, got 'node-1'",
+    ),
     "other phase": ("- create: {name: a}\n  expect: {phase: Failed}\n", "phase: expected 'Failed', got 'Running'"),
     "failed instead of running": (
         "- create: {name: a, fail_allocate: true}\n  expect: {node: node-1}\n",
@@ -118,7 +126,7 @@ async def test_unmet_expectation_is_told(steps: str, problem: str) -> None:
 
 async def test_scenario_goes_on_after_an_unmet_expectation() -> None:
     steps = "- create: {name: a}\n  expect: {node: node-2}\n- create: {name: b}\n  expect: {node: node-1}\n"
-    done, _ = await play(read_scenario(HEAD + steps, "x.yaml"), HASTY)
+    done, _ = await play(read_scenario(HEAD + steps, "x.yaml"))
     assert done.steps == 2
     assert done.problems == ("step 1: node: expected 'node-2', got 'node-1'",)
 
