@@ -16,7 +16,7 @@ from serving.metrics import RequestMetrics
 from serving.server import Listener
 from serving.tls import TlsReloader
 from webhook.admission import Admission
-from webhook.admitted.store import Admissions, AdmissionsApi, AdmittedSettings
+from webhook.admitted.store import Admissions, AdmissionsApi, AdmittedSettings, RecordMetrics
 from webhook.app import admission_app, plain_app
 from webhook.config import Settings
 from webhook.errors import SettingsError
@@ -90,6 +90,7 @@ class WebhookService:
         self, ledger: Ledger, feed: Feed | LedgerFeed | None, client: WebhookApi | None
     ) -> Admissions | None:
         counts = self._settings.admission.quota_counts
+        metrics = RecordMetrics(self.registry)
         if ledger.quota_counts != counts:
             raise SettingsError(f"--quota-counts: {counts!r}, but the ledger counts {ledger.quota_counts!r}")
         if counts != ADMITTED:
@@ -97,7 +98,7 @@ class WebhookService:
         if client is None or not isinstance(feed, LedgerFeed):
             raise SettingsError("--quota-counts: admitted needs the API server, where admissions are recorded")
         settings = AdmittedSettings(namespace=self._settings.own_namespace)
-        return Admissions(client, feed, ledger, settings, registry=self.registry)
+        return Admissions(client, feed, ledger, settings, metrics=metrics)
 
     def not_ready(self) -> Sequence[str]:
         """Why the service cannot decide truthfully right now; nothing means ready."""

@@ -35,7 +35,15 @@ from webhook.admitted.record import (
 from webhook.errors import QuotaUnavailableError
 from webhook.quota_service import QuotaAsk, QuotaJudgement, QuotaService
 
-__all__ = ["RECORD_LABEL", "Admissions", "AdmissionsApi", "AdmittedSettings", "PodWatch", "record_name"]
+__all__ = [
+    "RECORD_LABEL",
+    "Admissions",
+    "AdmissionsApi",
+    "AdmittedSettings",
+    "PodWatch",
+    "RecordMetrics",
+    "record_name",
+]
 
 RECORD_LABEL: Final = "slotwise.io/quota-record"
 _NAMESPACE_ANNOTATION: Final = "slotwise.io/quota-namespace"
@@ -153,6 +161,30 @@ class _View:
         return self.ledger.is_gone(uid)
 
 
+class RecordMetrics:
+    """What recording admissions counts; build it once a registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.writes = Counter(
+            "slotwise_quota_record_writes",
+            "Writes of admission records by outcome: stored, conflict, unknown, failed.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.together = Histogram(
+            "slotwise_quota_admissions_per_write",
+            "Admissions written in one call.",
+            registry=registry,
+            buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500),
+        )
+        self.lists = Counter(
+            "slotwise_quota_namespace_lists",
+            "Quorum lists of a namespace's pods, by cause: missing, behind, refusal, expired.",
+            ["cause"],
+            registry=registry,
+        )
+
+
 class Admissions:
     """Admits pods against quota so that all replicas together never admit too many. `run` has to run.
 
@@ -166,7 +198,7 @@ class Admissions:
         ledger: Ledger,
         settings: AdmittedSettings,
         *,
-        registry: CollectorRegistry | None = None,
+        metrics: RecordMetrics | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         random: Callable[[], float] = random_module.random,
@@ -180,25 +212,7 @@ class Admissions:
         self._sleep = sleep
         self._random = random
         self._namespaces: dict[str, _Namespace] = {}
-        registry = registry or CollectorRegistry()
-        self._writes = Counter(
-            "slotwise_quota_record_writes",
-            "Writes of admission records by outcome: stored, conflict, unknown, failed.",
-            ["outcome"],
-            registry=registry,
-        )
-        self._together = Histogram(
-            "slotwise_quota_admissions_per_write",
-            "Admissions written in one call.",
-            registry=registry,
-            buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500),
-        )
-        self._lists = Counter(
-            "slotwise_quota_namespace_lists",
-            "Quorum lists of a namespace's pods, by cause: missing, behind, refusal, expired.",
-            ["cause"],
-            registry=registry,
-        )
+        self._metrics = metrics or RecordMetrics(CollectorRegistry())
 
     async def admit(self, ask: QuotaAsk, *, dry_run: bool = False) -> QuotaJudgement:
         """The judgement on a pod; without excesses it is recorded (not on dry-run) and will count from now on.
@@ -357,7 +371,7 @@ class Admissions:
             entries = {uid: entry for uid, entry in decision.entries.items() if uid in recorded}
             # Nobody is told anything before the write: those refused may have had to give way to others of the batch.
             if not entries or await self._write(space, merged(pruned(space.held.record, view), entries)):
-                self._together.observe(len(entries))
+                self._metrics.together.observe(len(entries))
                 for one in decision.crowded:
                     self._fail(space, [one], "too many admissions are under way at once, try again")
                 for one in (*decision.admitted, *decision.refused):
@@ -398,7 +412,7 @@ class Admissions:
         return self._clock() - space.listed_at >= every_s
 
     async def _list(self, space: _Namespace, cause: str) -> None:
-        self._lists.labels(cause).inc()
+        self._metrics.lists.labels(cause).inc()
         documents, version = await self._api.list_pods(space.name)
         if not (version.isascii() and version.isdigit()):
             raise MalformedReply(f"list of pods in {space.name}: resourceVersion {version!r} is no number")
@@ -456,17 +470,17 @@ class Admissions:
                 )
         except Conflict:
             space.held = None
-            self._writes.labels("conflict").inc()
+            self._metrics.writes.labels("conflict").inc()
             return False
         except (OutcomeUnknown, NotFound) as error:
             # It may have landed; the next write that lands ends the doubt, because the version has moved on then.
             space.held = None
-            self._writes.labels("unknown" if isinstance(error, OutcomeUnknown) else "conflict").inc()
+            self._metrics.writes.labels("unknown" if isinstance(error, OutcomeUnknown) else "conflict").inc()
             return False
         except KubeError:
-            self._writes.labels("failed").inc()
+            self._metrics.writes.labels("failed").inc()
             raise
-        self._writes.labels("stored").inc()
+        self._metrics.writes.labels("stored").inc()
         self._hold(space, _Held(record, _version_of(stored)))
         return True
 
