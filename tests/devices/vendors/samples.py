@@ -106,9 +106,7 @@ def share(vendor: Vendor, count: int = 1) -> dict[str, object]:
     elif vendor.key == "AWSNeuron":
         return {vendor.core_resource: count} if count == 1 else {vendor.count_resource: count}
     else:
-        memory, cores = sizes.get(vendor.key, (1000, 10))
-        if vendor.key in ("BI-V100", "BI-V150", "MR-V100", "MR-V50"):
-            memory = 4
+        memory, cores = sizes.get(vendor.key, (-(-1000 // vendor.memory_factor), 10))
     values = (1 if vendor.key == "Enflame" else count, memory, cores)
     return {name: value for name, value in zip(names, values, strict=True) if name and value is not None}
 
