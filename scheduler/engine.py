@@ -152,9 +152,15 @@ class Engine:
         return True
 
     def scores(self, pod: Pod, names: Sequence[str]) -> dict[str, int]:
-        """0 to 10 per named node, 10 for the one the node policy prefers: what `/prioritize` answers."""
+        """0 to 10 per named node, 10 for the one the node policy prefers: what `/prioritize` answers.
+
+        Where a family adds to the score, with what it adds for the cards that the pod would get; a node without such cards has 0.
+        """
         ask = ask_of(pod, self.ledger.config, self._defaults, self.ledger)
-        states = {name: state.score for name in names if (state := self.ledger.state(name)) is not None}
+        if self._pipeline.scores_depend_on_cards(ask):
+            states = dict(self._decide(ask, pod, names).complete().fitting)
+        else:
+            states = {name: state.score for name in names if (state := self.ledger.state(name)) is not None}
         low, high = min(states.values(), default=0.0), max(states.values(), default=0.0)
         scores = {}
         for name in names:

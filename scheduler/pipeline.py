@@ -169,7 +169,7 @@ class Pipeline:
             return outcomes.verdicts.on(slot, state, lambda s: evaluate(s, ask, self._config, headrooms))
 
         refused = None
-        if self._scores_depend_on_cards(ask):
+        if self.scores_depend_on_cards(ask):
             # A family adds to the node score what only the evaluated cards show: every node is evaluated.
             verdicts = self._every(offer, columns, judge)
             chosen, screened = self._best_of(verdicts, ask), ()
@@ -265,7 +265,8 @@ class Pipeline:
             default=None,
         )
 
-    def _scores_depend_on_cards(self, ask: Ask) -> bool:
+    def scores_depend_on_cards(self, ask: Ask) -> bool:
+        """Whether a family that the pod asks for adds to the node score what only the chosen cards show."""
         asked = (self._config.vendor(key) for key in ask.request.vendors)
         return any(vendor is not None and vendor.hooks.score is not None for vendor in asked)
 

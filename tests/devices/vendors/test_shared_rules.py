@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from devices.objects import node_of
+from devices.objects import Node, node_of
 from tests.devices.vendors.driver import filtered, pod, refusal, registered, text_of, world
 from tests.devices.vendors.samples import CONFIG, VENDORS, node_document, share
 from tests.scheduler.builders import World, uuids
@@ -90,3 +90,29 @@ def test_only_vendors_with_cards_in_the_allocation_write_anything() -> None:
         for key in vendor.protected_annotations:
             with pytest.raises(KeyError):
                 text_of(here, found, key, one)
+
+
+def dies(*cards: str) -> Node:
+    """A node named after the physical cards that its dies sit on."""
+    listed = [
+        {"id": f"{''.join(cards)}-{n}", "index": n, "count": 1, "devcore": 100, "type": "Vastai", "health": True}
+        | {"custominfo": {"DeviceStrategy": "die", "AIC": card}}
+        for n, card in enumerate(cards)
+    ]
+    return registered({VENDORS["Vastai"].registration[0]: listed}, name="".join(cards))
+
+
+@pytest.mark.parametrize(
+    ("policy", "scores"),
+    [("binpack", {"aa": 10, "ab": 0, "abb": 0, "a": 0}), ("spread", {"aa": 0, "ab": 10, "abb": 0, "a": 0})],
+)
+def test_prioritize_counts_what_a_family_adds_for_the_cards_it_would_give(policy: str, scores: dict[str, int]) -> None:
+    """All nodes are idle: only the dies that the pod would get tell them apart. Nodes that cannot give two have 0."""
+    here = world(*(dies(*name) for name in scores))
+    held = filtered(here, {"vastaitech.com/va": 2}, "held", annotations={"vastaitech.com/use-gpuuuid": "abb-0,abb-1"})
+    assert held.nodes == ("abb",)
+    asked = pod({"vastaitech.com/va": 2}, annotations={"hami.io/node-scheduler-policy": policy})
+    assert here.engine.scores(asked, list(scores)) == scores
+    assert here.ledger.reservation(asked.uid) is None
+    best = max(scores, key=lambda name: scores[name])
+    assert here.filter(asked).nodes == (best,)
