@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from lab.bench.filter import BenchError, FilterBench, bench_filter
+from lab.bench.filter import CASES, BenchError, FilterBench, bench_filter, bench_growth
 from lab.bench.quota import QuotaBench, bench_quota
 from lab.bench.synthetic import Size
 from serving.server import run as run_on_uvloop
@@ -35,22 +35,32 @@ def _show(figures: dict[str, object], as_json: bool) -> None:
 
 @app.command("filter")
 def filter_(
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes in the cluster; all are offered in every call.")] = 500,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes in the cluster; all are offered in every call.")] = 5000,
     cards: Annotated[int, typer.Option(min=1, help="Cards a node.")] = 8,
-    pods: Annotated[int, typer.Option(min=0, help="Pods placed beforehand.")] = 4000,
-    calls: Annotated[int, typer.Option(min=1, help="Calls that are measured, after 50 to warm up.")] = 2000,
+    pods: Annotated[int, typer.Option(min=0, help="Pods placed beforehand.")] = 40_000,
+    calls: Annotated[int, typer.Option(min=1, help="Calls that are measured, after 50 to warm up.")] = 1000,
+    case: Annotated[str, typer.Option(help=f"What is asked: {', '.join(CASES)}.")] = CASES[0],
+    growth: Annotated[
+        bool, typer.Option("--growth", help="Measure a tenth of the cluster too, and how the time grows.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """POST /filter with names only: the call that sits in kube-scheduler's serial cycle.
 
-    JSON keys: p50_ms, p95_ms, p99_ms, max_ms, per_second, rss_mib, and the parameters.
+    Of ten nodes six are full in memory, one in slots, one in compute and two are mixed; half of the pods are under a quota.
 
-    Example: slotwise bench filter --nodes 500 --cards 8 --pods 4000 --json
+    JSON keys: p50_ms, p95_ms, p99_ms, max_ms, per_second, rss_mib, and the parameters; floor_p50_ms for a route of the same process
+    that reads the same request and gives a fixed answer, plain_p50_ms for the algorithm that remembers nothing; times_floor and
+    plain_times are the ratios to both. cpu_p50_ms, floor_cpu_p50_ms and cpu_times_floor are the same in time that the server's process
+    ran, which a busy machine does not change. With --growth: small_nodes, small_p50_ms, small_floor_p50_ms, growth, and with cpu.
+
+    Example: slotwise bench filter --case new --json
     """
+    bench = FilterBench(Size(nodes, cards, pods), calls, case)
     try:
         if not as_json and sys.stderr.isatty():
             typer.echo(f"placing {pods} pods on {nodes} nodes of {cards} cards, then {calls} calls …", err=True)
-        figures = bench_filter(FilterBench(Size(nodes, cards, pods), calls))
+        figures = bench_growth(bench) if growth else bench_filter(bench)
     except (BenchError, ValueError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error

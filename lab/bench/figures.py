@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["latencies", "rss_mib"]
+__all__ = ["cpu_s", "latencies", "rss_mib"]
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
@@ -15,6 +15,11 @@ def latencies(seconds: Sequence[float], elapsed_s: float) -> dict[str, float]:
     ordered = sorted(seconds)
     figures = {f"p{percent}_ms": round(_percentile(ordered, percent / 100) * 1000, 3) for percent in (50, 95, 99)}
     return {**figures, "max_ms": round(ordered[-1] * 1000, 3), "per_second": round(len(ordered) / elapsed_s, 1)}
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds the process's main thread has run so far: what others do on the machine is not in it."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[0]) / 1e9
 
 
 def rss_mib(pid: int) -> float:

@@ -1,4 +1,9 @@
-"""How long `POST /filter` takes with names only, as the caller sees it."""
+"""How long `POST /filter` takes with names only, as the caller sees it, beside two yardsticks of the same run.
+
+The floor is a route of the same process that reads the same request and gives a fixed answer: what no decision can be faster than.
+The plain algorithm remembers nothing and counts all pods in every call. Calls and floor calls take turns by the dozen, so that whatever
+else the machine does is in both.
+"""
 
 import http.client
 import json
@@ -7,18 +12,26 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from statistics import median
 from time import perf_counter
 
 import orjson
 
-from lab.bench.figures import latencies, rss_mib
-from lab.bench.synthetic import Size, node_name, pod_document
+from lab.bench.figures import cpu_s, latencies, rss_mib
+from lab.bench.synthetic import LIMITED, JsonObject, Size, container_document, node_name, pod_document
 
-__all__ = ["BenchError", "FilterBench", "bench_filter", "extender"]
+__all__ = ["CASES", "BenchError", "FilterBench", "bench_filter", "bench_growth", "extender"]
 
+CASES = ("seen", "new", "chain", "nofit", "nofit-retried")
 WARM_UP_CALLS = 50
 _PROBES = 32
+_PLAIN_CALLS = 3
+_FLOOR_EVERY = 25
+_SIZES_MIB = (500, 1000, 2000, 3000, 4000, 6000, 8000, 12000)
+_POLICIES = ("", "binpack", "mutex,binpack,numa")
+_TOO_MUCH_MIB = 15361
+"""One more than a card has."""
 _HEADERS = {"Content-Type": "application/json"}
 
 
@@ -28,16 +41,25 @@ class BenchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FilterBench:
-    """What is measured: a cluster of this size, so many calls."""
+    """What is measured: a cluster of this size, so many calls, and which of `CASES` they are.
+
+    - `seen`: eight sizes and three policies, again and again
+    - `new`: a size that never came before, in every call
+    - `chain`: `mutex,binpack,numa`, four cards, an init container and a sidecar, nodes with pair scores
+    - `nofit`: more than any card has, never the same size twice
+    - `nofit-retried`: more than any card has, again and again, while other pods are placed in between
+    """
 
     size: Size
     calls: int
+    case: str = "seen"
 
 
 @contextmanager
-def extender(size: Size) -> Iterator[tuple[int, int]]:
+def extender(size: Size, linked: bool = False) -> Iterator[tuple[int, int]]:
     """The extender in a process of its own, pinned to one core where there are two; its port and process id."""
-    command = [sys.executable, "-m", "lab.bench.server", str(size.nodes), str(size.cards), str(size.pods)]
+    numbers = (size.nodes, size.cards, size.pods, int(linked))
+    command = [sys.executable, "-m", "lab.bench.server", *map(str, numbers)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -69,46 +91,153 @@ def _apart(pid: int) -> Iterator[bool]:
         os.sched_setaffinity(0, set(cores))
 
 
-def _bodies(size: Size) -> list[bytes]:
-    names = [node_name(number) for number in range(size.nodes)]
-    memory = (500, 1000, 2000, 3000, 4000, 6000, 8000, 12000)
-    policies = ("", "binpack", "mutex,binpack,numa")
-    pods = (
-        pod_document(f"probe-{n}", memory[n % len(memory)], policy=policies[n % len(policies)]) for n in range(_PROBES)
-    )
-    return [orjson.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}) for pod in pods]
+def _probe(number: int, memory_mib: int) -> JsonObject:
+    """One of a few pods that are filtered again and again, every other one under quota."""
+    turn = number % _PROBES
+    namespace = LIMITED if turn % 2 else "default"
+    return pod_document(f"probe-{turn}", memory_mib, policy=_POLICIES[number % len(_POLICIES)], namespace=namespace)
+
+
+def _chained(number: int) -> JsonObject:
+    pod = pod_document(f"probe-{number % _PROBES}", 4000, count=4, policy=_POLICIES[2])
+    init = container_document("init", 8000)
+    sidecar = {**container_document("sidecar", 1000), "restartPolicy": "Always"}
+    spec = pod["spec"]
+    assert isinstance(spec, dict)
+    spec["initContainers"] = [sidecar, init]
+    return pod
+
+
+def _pod(case: str, number: int) -> JsonObject:
+    """The pod of one call of a case."""
+    if case == "new":
+        return _probe(number, 500 + number * 37 % 11_500)
+    if case == "chain":
+        return _chained(number)
+    if case == "nofit":
+        return _probe(number, _TOO_MUCH_MIB + number)
+    if case == "nofit-retried":
+        return _probe(number, _TOO_MUCH_MIB + number % _PROBES)
+    return _probe(number, _SIZES_MIB[number % len(_SIZES_MIB)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Calls as the caller sees them, and what each cost the server's process."""
+
+    seconds: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+
+
+class _Caller:
+    """One connection, as kube-scheduler keeps it."""
+
+    def __init__(self, port: int, size: Size) -> None:
+        self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._names = orjson.dumps([node_name(number) for number in range(size.nodes)])
+
+    def close(self) -> None:
+        self._http.close()
+
+    def body(self, pod: JsonObject) -> bytes:
+        return b'{"Pod":%s,"Nodes":null,"NodeNames":%s}' % (orjson.dumps(pod), self._names)
+
+    def call(self, path: str, body: bytes) -> tuple[float, bytes]:
+        """Seconds from sending to the last byte, and the answer."""
+        sent = perf_counter()
+        self._http.request("POST", path, body, _HEADERS)
+        answer = self._http.getresponse().read()
+        return perf_counter() - sent, answer
+
+
+def _checked(case: str, number: int, answer: bytes, nodes: int) -> None:
+    document = orjson.loads(answer)
+    chosen, failed = document["NodeNames"] or (), document["FailedNodes"] or ()
+    expected = (0, nodes) if case.startswith("nofit") else (1, 0)
+    if document["Error"] or (len(chosen), len(failed)) != expected:
+        raise BenchError(f"call {number} was answered {answer.decode(errors='replace')[:300]}")
 
 
 def bench_filter(bench: FilterBench) -> dict[str, object]:
     """The figures of one run. Each call reserves and replaces the reservation of its pod's call before, as retries do.
 
-    Raises `BenchError` when a call answers anything but one node.
+    Raises `BenchError` when a call answers anything but what its case says.
     """
-    bodies = _bodies(bench.size)
-    times: list[float] = []
-    with extender(bench.size) as (port, pid), _apart(pid) as apart:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        began = perf_counter()
+    size, case = bench.size, bench.case
+    if case not in CASES:
+        raise ValueError(f"case {case!r}: expected one of {', '.join(CASES)}")
+    calls, floor = _Times(), _Times()
+    with extender(size, linked=case == "chain") as (port, pid), _apart(pid) as apart:
+        caller = _Caller(port, size)
         for number in range(WARM_UP_CALLS + bench.calls):
-            if number == WARM_UP_CALLS:
-                began = perf_counter()
-            sent = perf_counter()
-            connection.request("POST", "/filter", bodies[number % len(bodies)], _HEADERS)
-            answer = connection.getresponse().read()
-            times.append(perf_counter() - sent)
-            if len(orjson.loads(answer)["NodeNames"] or ()) != 1:
-                raise BenchError(f"call {number} was answered {answer.decode(errors='replace')[:300]}")
-        elapsed_s = perf_counter() - began
+            if case == "nofit-retried":
+                caller.call("/filter", caller.body(_placed_between(number)))
+            body = caller.body(_pod(case, number))
+            if number % _FLOOR_EVERY == 0:
+                # Several at once: the first of them still waits for what the extender does after its answers.
+                for turn in range(_FLOOR_EVERY):
+                    _measured(caller, pid, "/floor", body, floor if turn else _Times())
+            answer = _measured(caller, pid, "/filter", body, calls if number >= WARM_UP_CALLS else _Times())
+            _checked(case, number, answer, size.nodes)
+        plain = [caller.call("/plain", caller.body(_pod(case, number)))[0] for number in range(_PLAIN_CALLS)]
         memory = rss_mib(pid)
-        connection.close()
-    size = bench.size
+        caller.close()
+    figures = latencies(calls.seconds, sum(calls.seconds))
+    floor_ms, plain_ms = median(floor.seconds) * 1000, median(plain) * 1000
+    cpu_ms, floor_cpu_ms = median(calls.cpu_s) * 1000, median(floor.cpu_s) * 1000
     return {
         "bench": "filter",
+        "case": case,
         "nodes": size.nodes,
         "cards": size.cards,
         "pods": size.pods,
         "calls": bench.calls,
         "core_each": apart,
-        **latencies(times[WARM_UP_CALLS:], elapsed_s),
+        **figures,
+        "floor_p50_ms": round(floor_ms, 3),
+        "plain_p50_ms": round(plain_ms, 3),
+        "times_floor": round(figures["p50_ms"] / floor_ms, 2),
+        "plain_times": round(plain_ms / figures["p50_ms"], 1),
+        "cpu_p50_ms": round(cpu_ms, 3),
+        "floor_cpu_p50_ms": round(floor_cpu_ms, 3),
+        "cpu_times_floor": round(cpu_ms / floor_cpu_ms, 2),
         "rss_mib": memory,
+    }
+
+
+def _measured(caller: _Caller, pid: int, path: str, body: bytes, times: _Times) -> bytes:
+    before = cpu_s(pid)
+    seconds, answer = caller.call(path, body)
+    times.seconds.append(seconds)
+    times.cpu_s.append(cpu_s(pid) - before)
+    return answer
+
+
+def _placed_between(number: int) -> JsonObject:
+    """A pod that fits, and so changes a node."""
+    pod = _probe(number, _SIZES_MIB[number % len(_SIZES_MIB)])
+    metadata = pod["metadata"]
+    assert isinstance(metadata, dict)
+    metadata["uid"] = f"between-{number % _PROBES}"
+    return pod
+
+
+def bench_growth(bench: FilterBench, times: int = 10) -> dict[str, object]:
+    """The same bench on a cluster of a tenth of the size as well; `growth`: the times of both, each less its floor."""
+    size = bench.size
+    small = Size(max(size.nodes // times, 1), size.cards, size.pods // times)
+    large, little = bench_filter(bench), bench_filter(replace(bench, size=small))
+
+    def own(figures: dict[str, object], what: str) -> float:
+        return float(str(figures[what])) - float(str(figures[f"floor_{what}"]))
+
+    return {
+        **large,
+        "small_nodes": small.nodes,
+        "small_p50_ms": little["p50_ms"],
+        "small_floor_p50_ms": little["floor_p50_ms"],
+        "growth": round(own(large, "p50_ms") / max(own(little, "p50_ms"), 1e-6), 2),
+        "small_cpu_p50_ms": little["cpu_p50_ms"],
+        "small_floor_cpu_p50_ms": little["floor_cpu_p50_ms"],
+        "cpu_growth": round(own(large, "cpu_p50_ms") / max(own(little, "cpu_p50_ms"), 1e-6), 2),
     }

@@ -1,5 +1,7 @@
-"""The extender under load, in a process of its own: `python -m lab.bench.server NODES CARDS PODS`.
+"""The extender under load, in a process of its own: `python -m lab.bench.server NODES CARDS PODS LINKED`.
 
+Beside the extender's own routes, `/floor` reads the same request and gives a fixed answer, and `/plain` decides by the algorithm that
+remembers nothing; LINKED is 1 for nodes whose cards say how they are linked.
 It serves a ledger filled beforehand and writes to an API that takes everything at once, so that what is measured is the extender.
 Prints one line of JSON with its port when it listens; ends when its standard input does.
 """
@@ -11,15 +13,24 @@ import logging
 import sys
 from collections.abc import Callable
 
+import orjson
+from aiohttp import web
+
 from devices.config import default_config
 from devices.kube.protocols import JsonObject
 from devices.ledger import Ledger
-from lab.bench.synthetic import Size, fill
+from lab.bench.plain import Rebuilding
+from lab.bench.synthetic import Size, fill, node_name
 from scheduler.config import Settings
+from scheduler.handlers import BODY_LIMIT_BYTES
 from scheduler.service import SchedulerService
+from scheduler.wire import decode_filter, failed_filter
+from serving.limits import read_body
 from serving.server import Address, run, serve
 
 __all__: list[str] = []
+
+_FIXED = orjson.dumps({**failed_filter(""), "NodeNames": [node_name(0)]})
 
 
 class _Taker:
@@ -55,13 +66,29 @@ async def _end_of_input(stop: asyncio.Event) -> None:
     stop.set()
 
 
-async def _main(size: Size) -> None:
+def _routes(plainly: Rebuilding) -> list[web.RouteDef]:
+    async def floor(request: web.Request) -> web.Response:
+        decode_filter(await read_body(request, BODY_LIMIT_BYTES))
+        return web.Response(body=_FIXED, content_type="application/json")
+
+    async def plain(request: web.Request) -> web.Response:
+        args = decode_filter(await read_body(request, BODY_LIMIT_BYTES))
+        chosen = plainly.choose(args.pod, args.names or ())
+        return web.Response(body=orjson.dumps({"NodeNames": [chosen]}), content_type="application/json")
+
+    return [web.post("/floor", floor), web.post("/plain", plain)]
+
+
+async def _main(size: Size, linked: bool) -> None:
     ledger = Ledger(default_config())
-    fill(ledger, size)
+    fill(ledger, size, linked)
+    plainly = Rebuilding(ledger)
     gc.collect()
     gc.freeze()
     settings = Settings(host="127.0.0.1", port=0, plain_host="127.0.0.1", plain_port=0)
     service = SchedulerService(settings, _Taker(), ledger)
+    listeners = service.listeners()
+    listeners[0].app.add_routes(_routes(plainly))
     stop = asyncio.Event()
 
     def bound(addresses: list[Address]) -> None:
@@ -70,7 +97,7 @@ async def _main(size: Size) -> None:
     await service.start()
     watching = asyncio.create_task(_end_of_input(stop))
     try:
-        await serve(service.listeners(), stop=stop, on_bound=bound, idle_grace_s=0.0)
+        await serve(listeners, stop=stop, on_bound=bound, idle_grace_s=0.0)
     finally:
         await service.stop()
         await watching
@@ -78,4 +105,4 @@ async def _main(size: Size) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    run(_main(Size(*(int(argument) for argument in sys.argv[1:4]))))
+    run(_main(Size(*(int(argument) for argument in sys.argv[1:4])), sys.argv[4] == "1"))
