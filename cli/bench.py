@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from lab.bench.families import FamiliesBench, bench_families
 from lab.bench.filter import CASES, BenchError, FilterBench, bench_filter, bench_growth
 from lab.bench.quota import QuotaBench, bench_quota
 from lab.bench.synthetic import Size
@@ -92,6 +93,28 @@ def quota(
     try:
         figures = run_on_uvloop(bench_quota(bench))
     except BenchError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    _show(figures, as_json)
+
+
+@app.command("families")
+def families(
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes with NVIDIA cards; a quarter as many have others.")] = 500,
+    cards: Annotated[int, typer.Option(min=1, help="Cards a node.")] = 8,
+    pods: Annotated[int, typer.Option(min=0, help="Pods placed beforehand.")] = 4000,
+    calls: Annotated[int, typer.Option(min=1, help="Placements that are measured on each cluster.")] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """What the other families cost NVIDIA's pods: placements with all families in the cluster and without them, in turn.
+
+    JSON keys: families_ratio (all ÷ NVIDIA alone), all_p50_ms, nvidia_p50_ms, and the parameters. No HTTP: decisions alone.
+
+    Example: slotwise bench families --calls 2000 --json
+    """
+    try:
+        figures = bench_families(FamiliesBench(Size(nodes, cards, pods), calls))
+    except ValueError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
     _show(figures, as_json)
