@@ -3,22 +3,13 @@
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from devices.ledger import PLACED, QUOTA_COUNTS
 from scheduler.errors import SettingsError
-from serving.flags import (
-    add_bool_flag,
-    add_cluster_flags,
-    add_log_flags,
-    address,
-    duration,
-    enabled_families,
-    hyphened,
-    value,
-)
+from serving.flags import add_bool_flag, duration, hyphened, value
+from serving.process import Ports, ProcessSettings, add_process_flags, process_settings
 
 __all__ = ["Settings", "parse"]
 
@@ -31,20 +22,26 @@ CALLER_TIMEOUT_S = 30.0
 """kube-scheduler's `httpTimeout` in the shipped configuration: every wait must end before it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Everything the service is started with. Raises `SettingsError` naming flag, value and what is accepted."""
+PORTS = Ports(
+    main=("127.0.0.1", 8888),
+    main_use="where kube-scheduler calls: /filter, /prioritize, /bind",
+    plain=("0.0.0.0", 9395),
+    plain_use="health, metrics, /decisions and /simulate",
+    drain_s=30.0,
+)
 
-    host: str = "127.0.0.1"
-    """Address that kube-scheduler calls: `/filter`, `/prioritize`, `/bind`."""
-    port: int = 8888
-    """0 takes a free one."""
-    cert_file: Path | None = None
-    """PEM chain; without it and the key the port speaks plain HTTP, which is right on loopback."""
-    key_file: Path | None = None
-    plain_host: str = "0.0.0.0"
-    """Address of health, metrics, read-only views and `/simulate`."""
-    plain_port: int = 9395
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(ProcessSettings):
+    """Everything the service is started with. Raises `SettingsError` naming flag, value and what is accepted.
+
+    Without a certificate its port speaks plain HTTP, which is right on loopback.
+    """
+
+    host: str = PORTS.main[0]
+    port: int = PORTS.main[1]
+    plain_port: int = PORTS.plain[1]
+    drain_timeout_s: float = PORTS.drain_s
     scheduler_name: str = "hami-scheduler"
     """Source of Events."""
     node_scheduler_policy: str = "binpack"
@@ -73,20 +70,6 @@ class Settings:
     """Up to this many offered nodes the Event of a placement lists all that fit."""
     decisions_kept: int = 512
     """How many decisions can be asked for at `/decisions`."""
-    device_config_file: str = ""
-    """YAML of the accelerator families; empty: the shipped defaults."""
-    enabled_families: frozenset[str] = frozenset()
-    """Which of the families that are off by default are on."""
-    node_selector: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Labels a node must have to be offered."""
-    kubeconfig: str | None = None
-    kube_qps: float = 500.0
-    kube_burst: int = 1000
-    kube_timeout_s: float = 0.0
-    """Longest call to the API server; 0: the client's own bound."""
-    drain_timeout_s: float = 30.0
-    """What requests under way have to end when the process is told to."""
-    debug: bool = False
 
     def __post_init__(self) -> None:
         for flag, given, accepted in (
@@ -97,13 +80,12 @@ class Settings:
         ):
             if given not in accepted:
                 raise SettingsError(f"{flag}: {given!r} is not accepted: expected {', '.join(accepted)}")
-        if (self.cert_file is None) != (self.key_file is None):
-            raise SettingsError("--cert_file and --key_file belong together: give both or neither")
+        for problem in self.unacceptable():
+            raise SettingsError(problem)
         for flag, seconds in (
             ("--node-lock-timeout", self.node_lock_timeout_s),
             ("--bind-timeout", self.bind_timeout_s),
             ("--reservation-timeout", self.reservation_timeout_s),
-            ("--drain-timeout", self.drain_timeout_s),
         ):
             if seconds <= 0:
                 raise SettingsError(f"{flag}: {seconds:g} s is not accepted: expected a duration above 0")
@@ -116,8 +98,6 @@ class Settings:
         for flag, number in (("--event-nodes", self.event_nodes), ("--decisions-kept", self.decisions_kept)):
             if number < 0:
                 raise SettingsError(f"{flag}: {number} is not accepted: expected 0 or more")
-        if self.kube_timeout_s < 0:
-            raise SettingsError("--kube-timeout: must not be negative")
 
 
 _NOT_HERE: Mapping[str, str] = MappingProxyType(
@@ -137,30 +117,6 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Example: python -m scheduler --http_bind=127.0.0.1:8888 --scheduler-name=hami-scheduler"
         " --device-config-file=/device-config.yaml --gpu-scheduler-policy=binpack. Flags may be written with '-' or '_'.",
         allow_abbrev=False,
-    )
-    serve = parser.add_argument_group("serving")
-    serve.add_argument(
-        "--http-bind",
-        type=value(address),
-        default=("127.0.0.1", 8888),
-        metavar="HOST:PORT",
-        help="where kube-scheduler calls: /filter, /prioritize, /bind (default 127.0.0.1:8888)",
-    )
-    serve.add_argument("--cert-file", type=Path, metavar="FILE", help="certificate chain, PEM; re-read when it changes")
-    serve.add_argument("--key-file", type=Path, metavar="FILE", help="its key, PEM")
-    serve.add_argument(
-        "--metrics-bind-address",
-        type=value(address),
-        default=("0.0.0.0", 9395),
-        metavar="HOST:PORT",
-        help="health, metrics, /decisions and /simulate, plain HTTP (default :9395)",
-    )
-    serve.add_argument(
-        "--drain-timeout",
-        type=value(duration),
-        default=30.0,
-        metavar="DURATION",
-        help="for requests under way at SIGTERM (default 30s)",
     )
     placing = parser.add_argument_group("placing")
     placing.add_argument("--scheduler-name", default="hami-scheduler", help="source of Events (default hami-scheduler)")
@@ -226,14 +182,13 @@ def _parser() -> argparse.ArgumentParser:
     plugins.add_argument(
         "--handshake", default="auto", help="auto, always or never answer the plugins' handshake (default auto)"
     )
-    add_cluster_flags(parser)
+    add_process_flags(parser, PORTS)
     more = parser.add_argument_group("more of HAMi's flags")
     add_bool_flag(more, "--legacy-metrics", False, "also the metric names from before HAMi 2.10")
     for flag, instead in _NOT_HERE.items():
         add_bool_flag(more, flag, False, f"true is refused: {instead}")
     for flag in ("--leader-elect-resource-name", "--leader-elect-resource-namespace"):
         more.add_argument(flag, default="", metavar="NAME", help="only with --leader-elect")
-    add_log_flags(parser)
     return parser
 
 
@@ -260,12 +215,6 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         if getattr(given, flag.removeprefix("--").replace("-", "_")):
             raise SettingsError(f"{flag}: true is not available: {instead}")
     return Settings(
-        host=given.http_bind[0],
-        port=given.http_bind[1],
-        cert_file=given.cert_file,
-        key_file=given.key_file,
-        plain_host=given.metrics_bind_address[0],
-        plain_port=given.metrics_bind_address[1],
         scheduler_name=given.scheduler_name,
         node_scheduler_policy=given.node_scheduler_policy,
         gpu_scheduler_policy=given.gpu_scheduler_policy,
@@ -283,13 +232,5 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         legacy_metrics=given.legacy_metrics,
         event_nodes=given.event_nodes,
         decisions_kept=given.decisions_kept,
-        device_config_file=given.device_config_file,
-        enabled_families=enabled_families(given),
-        node_selector=MappingProxyType(given.node_label_selector),
-        kubeconfig=given.kubeconfig,
-        kube_qps=given.kube_qps,
-        kube_burst=given.kube_burst,
-        kube_timeout_s=given.kube_timeout,
-        drain_timeout_s=given.drain_timeout,
-        debug=given.debug or given.verbosity >= 4,
+        **process_settings(given),
     )

@@ -4,21 +4,10 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import MappingProxyType
 
 from devices.ledger import PLACED, QUOTA_COUNTS
-from serving.flags import (
-    add_bool_flag,
-    add_cluster_flags,
-    add_log_flags,
-    address,
-    duration,
-    enabled_families,
-    hyphened,
-    names,
-    value,
-)
+from serving.flags import add_bool_flag, hyphened, names, value
+from serving.process import Ports, ProcessSettings, add_process_flags, process_settings
 from webhook.errors import SettingsError
 
 __all__ = ["AdmissionSettings", "Settings", "parse"]
@@ -27,9 +16,13 @@ IGNORED_DEVICE_PODS = ("deny", "warn", "allow")
 ANY_SCHEDULER = "*"
 DEFAULT_NAMESPACE = "slotwise-system"
 NAMESPACE_VARIABLE = "POD_NAMESPACE"
-KLOG_DEBUG = 4
-"""klog's verbosity from which it is chatty."""
-_PORT_MAX = 65535
+PORTS = Ports(
+    main=("0.0.0.0", 8443),
+    main_use="where /webhook and /validate listen",
+    plain=("0.0.0.0", 8080),
+    plain_use="where /healthz, /readyz, /metrics and /quotas listen",
+    drain_s=25.0,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,51 +58,24 @@ class AdmissionSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Everything the service is started with. Raises `SettingsError` for values that do not go together."""
+class Settings(ProcessSettings):
+    """Everything the service is started with. Raises `SettingsError` for values that do not go together.
 
+    Without a certificate its port speaks plain HTTP: for tests, and behind a proxy that ends TLS.
+    """
+
+    port: int = PORTS.main[1]
+    plain_port: int = PORTS.plain[1]
+    drain_timeout_s: float = PORTS.drain_s
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
-    host: str = "0.0.0.0"
-    """Address that `/webhook` and `/validate` listen on."""
-    port: int = 8443
-    """0 takes a free one."""
-    cert_file: Path | None = None
-    """PEM chain; without it and the key the port speaks plain HTTP, for tests and behind a proxy that ends TLS."""
-    key_file: Path | None = None
-    plain_host: str = "0.0.0.0"
-    """Address that `/healthz`, `/readyz` and `/metrics` listen on."""
-    plain_port: int = 8080
-    device_config_file: str = ""
-    """YAML of the accelerator families; empty: the shipped defaults."""
-    enabled_families: frozenset[str] = frozenset()
-    """Which of the families that are off by default are on."""
-    node_selector: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Labels a node must have for its cards to count in quota arithmetic and advice."""
     own_namespace: str = DEFAULT_NAMESPACE
     """Slotwise's own namespace, where admissions are recorded with `--quota-counts=admitted`."""
     quota_annotation: bool = False
     """Write what is used into an annotation of each ResourceQuota."""
-    kubeconfig: str | None = None
-    kube_qps: float = 500.0
-    kube_burst: int = 1000
-    kube_timeout_s: float = 0.0
-    """Longest call to the API server; 0: the client's own bound."""
-    drain_timeout_s: float = 25.0
-    """What requests under way have to end when the process is told to."""
-    debug: bool = False
 
     def __post_init__(self) -> None:
-        if (self.cert_file is None) != (self.key_file is None):
-            raise SettingsError("--cert_file and --key_file belong together: give both or neither")
-        for flag, port in (("--http_bind", self.port), ("--metrics-bind-address", self.plain_port)):
-            if not 0 <= port <= _PORT_MAX:
-                raise SettingsError(f"{flag}: port {port} is out of range, accepted are 0 to {_PORT_MAX}")
-        if self.kube_timeout_s < 0 or self.drain_timeout_s < 0:
-            raise SettingsError("--kube-timeout and --drain-timeout must not be negative")
-        if self.kube_qps > 0 and self.kube_burst < 1:
-            raise SettingsError(
-                f"--kube-burst: {self.kube_burst} is not accepted: with --kube-qps above 0 it must be at least 1"
-            )
+        for problem in self.unacceptable():
+            raise SettingsError(problem)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -120,31 +86,6 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Example: python -m webhook --cert_file=/tls/tls.crt --key_file=/tls/tls.key --scheduler-name=hami-scheduler"
         " --device-config-file=/device-config.yaml. Flags may be written with '-' or '_'.",
         allow_abbrev=False,
-    )
-    serve = parser.add_argument_group("serving")
-    serve.add_argument(
-        "--http-bind",
-        "--bind-address",
-        type=value(address),
-        default=("0.0.0.0", 8443),
-        metavar="HOST:PORT",
-        help="where /webhook and /validate listen (default 0.0.0.0:8443)",
-    )
-    serve.add_argument("--cert-file", type=Path, metavar="FILE", help="certificate chain, PEM; re-read when it changes")
-    serve.add_argument("--key-file", type=Path, metavar="FILE", help="its key, PEM")
-    serve.add_argument(
-        "--metrics-bind-address",
-        type=value(address),
-        default=("0.0.0.0", 8080),
-        metavar="HOST:PORT",
-        help="where /healthz, /readyz and /metrics listen, plain HTTP (default :8080)",
-    )
-    serve.add_argument(
-        "--drain-timeout",
-        type=value(duration),
-        default=25.0,
-        metavar="DURATION",
-        help="what requests under way have to end at SIGTERM (default 25s)",
     )
     pods = parser.add_argument_group("pods")
     pods.add_argument(
@@ -181,8 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         pods, "--quota-annotation", False, "write what is used to the annotation slotwise.io/quota-used of quotas"
     )
     add_bool_flag(pods, "--quota-in-webhook", False, "check quota in /webhook too, beside /validate")
-    add_cluster_flags(parser)
-    add_log_flags(parser)
+    add_process_flags(parser, PORTS, also=("--bind-address",))
     return parser
 
 
@@ -201,21 +141,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> S
             quota_in_webhook=given.quota_in_webhook,
             quota_counts=given.quota_counts,
         ),
-        host=given.http_bind[0],
-        port=given.http_bind[1],
-        cert_file=given.cert_file,
-        key_file=given.key_file,
-        plain_host=given.metrics_bind_address[0],
-        plain_port=given.metrics_bind_address[1],
-        device_config_file=given.device_config_file,
-        enabled_families=enabled_families(given),
-        node_selector=MappingProxyType(given.node_label_selector),
         own_namespace=given.own_namespace or environment.get(NAMESPACE_VARIABLE) or DEFAULT_NAMESPACE,
         quota_annotation=given.quota_annotation,
-        kubeconfig=given.kubeconfig,
-        kube_qps=given.kube_qps,
-        kube_burst=given.kube_burst,
-        kube_timeout_s=given.kube_timeout,
-        drain_timeout_s=given.drain_timeout,
-        debug=given.debug or given.verbosity >= KLOG_DEBUG,
+        **process_settings(given),
     )

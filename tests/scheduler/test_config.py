@@ -140,7 +140,7 @@ UNACCEPTED = {
     "a longer ordinary wait": ("--node-lock-wait=1m", "60 s is not accepted"),
     "fewer than no nodes": ("--event-nodes=-1", "--event-nodes: -1 is not accepted: expected 0 or more"),
     "fewer than no decisions": ("--decisions-kept=-1", "--decisions-kept: -1 is not accepted"),
-    "a negative time-out": ("--kube-timeout=-1s", "--kube-timeout: must not be negative"),
+    "a negative time-out": ("--kube-timeout=-1s", "--kube-timeout: -1 s is not accepted: expected 0 or more"),
     "leader election": ("--leader-elect", "--leader-elect: true is not available: this version has no leader election"),
     "profiling": ("--profiling=true", "--profiling: true is not available: there is no pprof in Python"),
     "a device configuration that is not there": ("--device-config-file=/nowhere.yaml", "/nowhere.yaml"),

@@ -15,7 +15,7 @@ import pytest
 from devices.ledger import Ledger
 from lab.apiserver import ApiServer
 from lab.nodes import CardSpec, NodeSpec, node_document
-from scheduler.__main__ import _serve
+from scheduler.__main__ import serve
 from scheduler.config import Settings, parse
 from scheduler.service import SchedulerService
 from serving.errors import TlsFilesError
@@ -132,7 +132,7 @@ async def test_the_process_from_start_to_sigterm(
             "--gpu-scheduler-policy=best",
         ]
     )
-    process = asyncio.create_task(_serve(settings))
+    process = asyncio.create_task(serve(settings))
 
     async def listening() -> bool:
         assert not process.done()

@@ -75,7 +75,10 @@ REFUSED = {
         "webhook: --quota-counts: 'all' is not accepted: expected placed, admitted\n",
     ),
     "half a pair": (["--cert_file=x"], "webhook: --cert_file and --key_file belong together: give both or neither\n"),
-    "a negative time": (["--drain-timeout=-1s"], "webhook: --kube-timeout and --drain-timeout must not be negative\n"),
+    "a negative time": (
+        ["--drain-timeout=-1s"],
+        "webhook: --drain-timeout: -1 s is not accepted: expected a duration above 0\n",
+    ),
     "a burst below 1": (
         ["--kube-burst=0"],
         "webhook: --kube-burst: 0 is not accepted: with --kube-qps above 0 it must be at least 1\n",
