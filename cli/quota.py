@@ -250,7 +250,7 @@ def _pod_file(file: Path) -> JsonObject:
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
         document = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: no UTF-8, a date that is none
         _refuse(f"{file}: {' '.join(str(error).split())}", _BAD_INPUT)
     if not isinstance(document, dict) or document.get("kind", "Pod") != "Pod":
         _refuse(f"{file}: not a Pod: expected one object of kind Pod", _BAD_INPUT)

@@ -20,14 +20,13 @@ def _record(folder: Path, base: Path, file: Path, line: int | None, played: Play
     target = folder / (file.relative_to(base) if base.is_dir() else Path(file.name))
     if target.resolve() == file.resolve():
         raise ReplayError(f"--record {folder}: would overwrite the input {file}; name another folder")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if line is None:
-        target.write_text(
-            json.dumps(played.came, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8"
-        )
-    else:
-        with target.open("a", encoding="utf-8") as out:
-            out.write(json.dumps(played.came, ensure_ascii=False, sort_keys=True) + "\n")
+    indent = 1 if line is None else None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("w" if line is None else "a", encoding="utf-8") as out:
+            out.write(json.dumps(played.came, indent=indent, ensure_ascii=False, sort_keys=True) + "\n")
+    except OSError as error:
+        raise ReplayError(f"--record {folder}: cannot be written: {error}") from error
 
 
 def _base(paths: list[Path], file: Path) -> Path:

@@ -358,7 +358,7 @@ class _Reader:
             node = yaml.compose(text, Loader=yaml.SafeLoader)
             self._lines = dict(self._walk(node, "$"))
             self._document: object = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that is none; endless nesting
             raise ScenarioError(f"{source}: no YAML: {' '.join(str(error).split())}") from error
 
     def _walk(self, node: yaml.Node | None, path: str) -> Iterator[tuple[str, int]]:

@@ -202,7 +202,7 @@ def _in_file(file: Path) -> Iterator[tuple[Path, int | None, Scenario]]:
         where = f"{file}:{number}" if lines else str(file)
         try:
             document = json.loads(raw)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ReplayError(f"{where}: not JSON: {error}") from error
         found = True
         yield file, number if lines else None, read_scenario(document, where)

@@ -38,6 +38,7 @@ UNREADABLE = {
     "not JSON": ("{", "not JSON"),
     "empty file": ("", "not JSON"),
     "a list": ("[]", "expected an object"),
+    "nested so deeply that it ended in a traceback": ("[" * 3000, "not JSON"),
 }
 
 
@@ -49,6 +50,13 @@ def test_unreadable_input_is_status_2(text: str | None, error: str, tmp_path: Pa
     result = run(app, ["replay", str(file)])
     assert result.exit_code == 2
     assert error in result.stderr
+
+
+def test_a_record_that_cannot_be_written_is_status_2(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.json", story())
+    result = run(app, ["replay", str(file), "--record", str(file / "below")])
+    assert result.exit_code == 2
+    assert f"error: --record {file / 'below'}: cannot be written: " in result.stderr
 
 
 def test_an_empty_folder_is_status_2(tmp_path: Path) -> None:

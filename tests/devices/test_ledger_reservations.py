@@ -5,7 +5,7 @@ import pytest
 from devices.annotations import mig_reservations
 from devices.ledger import Ledger, Phase, Reservation
 from devices.model import Placement
-from tests.builders import allocated, card, container_document, entry, mig_card, node, nvidia_config, pod
+from tests.builders import VGPU_NODE, allocated, card, container_document, entry, mig_card, node, nvidia_config, pod
 from tests.devices.test_ledger_pods import FULL, NOTHING, ONE, TIMEOUT_S, charged, used
 
 
@@ -59,6 +59,15 @@ def test_a_pod_that_turns_out_to_be_bound_goes_on_holding_what_it_carries(ledger
     assert ledger.reservation("uid-a") is None
     ledger.release("uid-a")
     assert (used(ledger), charged(ledger)) == ({"GPU-b": (1, 7, 1)}, (7, 1, 1))
+
+
+def test_a_pod_bound_elsewhere_holds_what_it_carries_there(ledger: Ledger) -> None:
+    """Its reservation would hide cards that are really in use, and they would be given away again."""
+    ledger.put_node(node("n2", card("GPU-x")))
+    other = ((entry("GPU-x", 7, 1),),)
+    ledger.put_pod(pod(version=6, node="n2", annotations={**allocated(other), VGPU_NODE: "n2"}), 101)
+    assert ledger.reservation("uid-a") is None
+    assert (used(ledger), used(ledger, "n2"), charged(ledger)) == ({}, {"GPU-x": (1, 7, 1)}, (7, 1, 1))
 
 
 ENDS = {

@@ -61,6 +61,8 @@ WRONG = {
         "x.yaml:10: steps[0].create.annotations: expected `str`, got `bool`",
     ),
     "no YAML": ("name: [\n", "x.yaml: no YAML: "),
+    "nested so deeply that it ended in a traceback": ("[" * 3000, "x.yaml: no YAML: maximum recursion depth"),
+    "a date that is none ended in a traceback": ("name: 2026-13-01\n", "x.yaml: no YAML: month must be in 1..12"),
     "no mapping": ("- a\n", "x.yaml:1: expected `object`, got `array`"),
     "key twice": (HEAD + "- create: {name: a}\n  create: {name: b}\n", "x.yaml:9: steps[0].create: stands twice"),
     "no action": (HEAD + "- title: hello\n", "x.yaml:8: steps[0]: a step needs exactly one of create, "),
