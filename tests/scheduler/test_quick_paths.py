@@ -24,7 +24,7 @@ from scheduler.evaluate import Fit, NotFit, evaluate
 from scheduler.pipeline import Decision, Pipeline
 from scheduler.policies import NODE_POLICIES
 from scheduler.screen import Screen, needs_of
-from tests.builders import card, container_document, mig_card, node, pod
+from tests.builders import Document, card, container_document, mig_card, node, pod
 from tests.devices.vendors.samples import CONFIG, VENDORS, asking
 from tests.scheduler.builders import CONFIG as NVIDIA_ONLY
 
@@ -92,8 +92,8 @@ def card_states(draw: st.DrawFn, name: str, number: int) -> CardState:
     return CardState(
         what,
         tenants,
-        draw(st.sampled_from((0, 1_000, 8_000, 15_000, 16_000, 17_000))) if tenants else 0,
-        draw(st.sampled_from((0, 0, 30, 100, 200))) if tenants else 0,
+        draw(st.sampled_from((0, 1_000, 7_000, 13_000, 13_001, 16_000, 17_000))) if tenants else 0,
+        draw(st.sampled_from((0, 0, 60, 61, 99, 100, 200))) if tenants else 0,
         healthy=draw(st.integers(0, 5)) > 0,
         cordoned=draw(st.integers(0, 5)) == 0,
     )
@@ -104,7 +104,7 @@ def node_cards(draw: st.DrawFn, name: str) -> list[CardState]:
     return [draw(card_states(name, number)) for number in range(draw(st.integers(0, 4)))]
 
 
-def _asked(*containers: Mapping[str, object], **annotations: str) -> Ask:
+def _asked(*containers: Document, **annotations: str) -> Ask:
     full = {key.replace("_", "-"): value for key, value in annotations.items()}
     known = {
         "policy": "hami.io/gpu-scheduler-policy",
@@ -291,7 +291,12 @@ def test_only_nodes_that_changed_are_read_again(monkeypatch: pytest.MonkeyPatch)
         nodes.put(name, [CardState(card())])
     columns.follow(nodes)
     asked: list[str] = []
-    monkeypatch.setattr(nodes, "state", lambda name: asked.append(name) or Nodes.state(nodes, name))
+
+    def state(name: str) -> NodeState | None:
+        asked.append(name)
+        return Nodes.state(nodes, name)
+
+    monkeypatch.setattr(nodes, "state", state)
     columns.follow(nodes)
     assert asked == []
     nodes.put("n3", [CardState(card(), 1)])
