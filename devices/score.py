@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from devices.errors import WeightsError
 from devices.keys import WEIGHTS
@@ -67,6 +68,13 @@ def _part(used: int, total: int) -> float:
     return single(single(used) / single(total))
 
 
+@lru_cache(maxsize=16_384)
+def _weighted(*quantities: tuple[int, int, int]) -> float:
+    """10 × the sum of used / all × weight. Most cards are alike, and this is asked of every card of every node evaluated."""
+    first, second, third = (single(_part(used, total) * single(weight)) for used, total, weight in quantities)
+    return single(10 * single(single(first + second) + third))
+
+
 def _share(total: int, percent: int) -> int:
     """Rounded towards zero: a family marks a request with -1 %."""
     return total * percent // 100 if percent > 0 else -(total * -percent // 100)
@@ -87,12 +95,11 @@ def card_score(state: CardState, weights: Weights, requests: Iterable[DeviceRequ
             slots += 1
             cores += request.cores
             memory += _share(card.memory_mib, request.percentage) if request.percentage else request.memory_mib
-    terms = (
-        single(_part(slots, card.slots) * single(weights.slot)),
-        single(_part(cores, card.cores) * single(weights.core)),
-        single(_part(memory, card.memory_mib) * single(weights.memory)),
+    return _weighted(
+        (slots, card.slots, weights.slot),
+        (cores, card.cores, weights.core),
+        (memory, card.memory_mib, weights.memory),
     )
-    return single(10 * single(single(terms[0] + terms[1]) + terms[2]))
 
 
 def node_score(states: Sequence[CardState]) -> float:

@@ -127,19 +127,21 @@ def card_states(cards: Iterable[Card], cordoned: frozenset[str], tenants: Iterab
     """
     known = {(card.vendor, card.uuid): card for card in cards}
     by_uuid = {card.uuid: card for card in known.values()}
-    total: dict[CardKey, Hold] = {}
+    total: dict[CardKey, tuple[int, int, int]] = {}
     placements: dict[str, list[Placement]] = {}
     closed: set[str] = set()
     named: dict[CardKey, list[tuple[float, Tenant]]] = {}
     for tenant in tenants:
         reserved = {reservation.uuid for reservation in tenant.reservations}
         for key, hold in tenant.holds.items():
-            if key not in known:
+            held = known.get(key)
+            if held is None:
                 continue
-            total[key] = total[key] + hold if key in total else hold
-            if key[0] in tenant.facts:
+            slots, memory_mib, cores = total.get(key, _NOTHING)
+            total[key] = (slots + hold.slots, memory_mib + hold.memory_mib, cores + hold.cores)
+            if tenant.facts and key[0] in tenant.facts:
                 named.setdefault(key, []).append((tenant.since_s, Tenant(tenant.uid, tenant.facts[key[0]], hold.cores)))
-            if is_mig(known[key]) and key[1] not in reserved:
+            if is_mig(held) and key[1] not in reserved:
                 closed.add(key[1])
         for reservation in tenant.reservations:
             card = by_uuid.get(reservation.uuid)
@@ -151,17 +153,17 @@ def card_states(cards: Iterable[Card], cordoned: frozenset[str], tenants: Iterab
                 closed.add(card.uuid)
     states = []
     for key, card in known.items():
-        hold = total.get(key, _NOTHING)
+        slots, memory_mib, cores = total.get(key, _NOTHING)
         states.append(
             CardState(
                 card,
-                hold.slots,
-                hold.memory_mib,
-                hold.cores,
-                tuple(sorted(placements.get(card.uuid, ()))),
+                slots,
+                memory_mib,
+                cores,
+                tuple(sorted(placements[card.uuid])) if card.uuid in placements else (),
                 card.healthy and card.uuid not in closed,
                 card.uuid in cordoned,
-                _oldest_first(named.get(key, ())),
+                _oldest_first(named[key]) if key in named else (),
             )
         )
     return tuple(states)
@@ -171,4 +173,4 @@ def _oldest_first(tenants: Iterable[tuple[float, Tenant]]) -> tuple[Tenant, ...]
     return tuple(tenant for _, tenant in sorted(tenants, key=lambda found: (found[0], found[1].uid)))
 
 
-_NOTHING = Hold()
+_NOTHING = (0, 0, 0)

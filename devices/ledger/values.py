@@ -1,0 +1,60 @@
+"""What the ledger's books hold, as values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from devices.model import Allocation, Charge, MigReservation
+from devices.scopes import ScopeFacts
+from devices.usage import Tenancy
+
+__all__ = ["ADMITTED", "PLACED", "QUOTA_COUNTS", "Charged", "Holding", "Phase", "Reservation"]
+
+PLACED = "placed"
+"""Quota counts the pods that hold cards."""
+ADMITTED = "admitted"
+"""Quota counts every live pod from its creation, as Kubernetes' own does."""
+QUOTA_COUNTS = (PLACED, ADMITTED)
+
+
+class Phase(Enum):
+    """How far the bind of a reservation is."""
+
+    HELD = "held"
+    BINDING = "binding"
+    """The Binding is under way: nothing releases the reservation."""
+    UNSETTLED = "unsettled"
+    """The reply was lost: the cards stay held until a read shows the outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Decided, not yet seen bound."""
+
+    uid: str
+    node: str
+    allocation: Allocation
+    made_at_s: float
+    revision: int
+    """resourceVersion of the pod that the filter saw."""
+    phase: Phase = Phase.HELD
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a pod holds at the moment: the cards by container, on which node, and whether its init part is released."""
+
+    node: str
+    allocation: Allocation
+    reservations: tuple[MigReservation, ...]
+    released: bool
+    tenancy: Tenancy
+    charges: Mapping[str, Charge]
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """What a pod costs its namespace at the moment, by vendor key, and which quotas cover it."""
+
+    charges: Mapping[str, Charge]
+    facts: ScopeFacts
