@@ -6,7 +6,7 @@ from cli import bench, certs, lab, quota
 from cli.replay import replay
 from cli.vendors import vendors
 
-__all__ = ["app", "main"]
+__all__ = ["app"]
 
 app = typer.Typer(
     name="slotwise",
@@ -23,10 +23,5 @@ app.command("replay")(replay)
 app.command("vendors")(vendors)
 
 
-def main() -> None:
-    """Run the command."""
-    app()
-
-
 if __name__ == "__main__":
-    main()
+    app()

@@ -18,6 +18,9 @@ OUTCOME = web.RequestKey("outcome", str)
 QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 """Paths asked every few seconds; their good answers are logged at DEBUG."""
 
+_OUTCOME_MAX = 1000
+"""Characters: refusals quote what callers sent, which may be 256 KiB of annotation in every retry."""
+
 
 def access_log(logger: logging.Logger, *, quiet_paths: Collection[str] = QUIET_PATHS) -> Middleware:
     """A middleware that writes method, path, status, milliseconds and the handler's outcome to `logger` at INFO.
@@ -45,6 +48,8 @@ def access_log(logger: logging.Logger, *, quiet_paths: Collection[str] = QUIET_P
             path = request.rel_url.raw_path
             level = logging.DEBUG if path in quiet_paths and status < 400 else logging.INFO
             outcome = " ".join(request.get(OUTCOME, "").split())
+            if len(outcome) > _OUTCOME_MAX:
+                outcome = outcome[: _OUTCOME_MAX - 1] + "…"
             elapsed_ms = (perf_counter() - began) * 1000
             logger.log(level, "%s %s %d %.1fms%s", request.method, path, status, elapsed_ms, outcome and f" {outcome}")
 

@@ -162,7 +162,7 @@ async def test_one_log_line_a_request(caplog: pytest.LogCaptureFixture) -> None:
     plain = Plain()
 
     async def outcome(request: web.Request) -> web.Response:
-        request[OUTCOME] = "node n2,\nscore 1"
+        request[OUTCOME] = await request.text() or "node n2,\nscore 1"
         return web.Response()
 
     plain.app.router.add_post("/filter", outcome)
@@ -171,11 +171,13 @@ async def test_one_log_line_a_request(caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.INFO, logger="tests.access"):
             for method, path in (("POST", "/filter?a=b"), ("GET", "/x"), ("GET", "/healthz"), ("GET", "/readyz")):
                 await client.request(method, server.url(path))
+            await client.post(server.url("/filter"), data="a" * 262_144)
     lines = [record.getMessage().split(" ", 4) for record in caplog.records if record.name == "tests.access"]
     assert [(line[:3], line[4:]) for line in lines] == [
         (["POST", "/filter", "200"], ["node n2, score 1"]),
         (["GET", "/x", "404"], []),
         (["GET", "/readyz", "503"], []),  # a good /healthz is left to DEBUG
+        (["POST", "/filter", "200"], ["a" * 999 + "…"]),  # every retry wrote a whole annotation into the log
     ]
     assert all(line[3].endswith("ms") and float(line[3].removesuffix("ms")) >= 0 for line in lines)
 
