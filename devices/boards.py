@@ -4,14 +4,15 @@ Cards in index order form boards; places are counted within a board. A choice wa
 exactly, then a wing with cards to spare, then linked cards of both wings.
 """
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import permutations
 from types import MappingProxyType
 
-from devices.fit import Candidates, Walk
+from devices.fit import Candidates, Family, Refusal, Walk
 from devices.model import CardState
+from devices.reasons import Reason
 
-__all__ = ["BOARD", "from_boards", "loose_ends", "loose_ends_added", "on_board"]
+__all__ = ["BOARD", "choose_on_boards", "from_boards", "loose_ends", "loose_ends_added", "on_board", "tidiness"]
 
 BOARD = 8
 _WING = 4
@@ -20,6 +21,8 @@ _SQUARES = ((0, 1, 4, 5), (2, 3, 6, 7), (0, 2, 4, 6), (1, 3, 5, 7), (0, 3, 4, 7)
 """Four cards of both wings with all their links, in the order they are tried."""
 _BEST_SIZES = MappingProxyType({1: (1, 3, 2, 4), 2: (2, 3, 4), 4: (4,)})
 """By number of cards asked: how many free cards a wing should have to give them, best first."""
+_GAINS = MappingProxyType({-1: 3000.0, 0: 2000.0, 1: 1000.0, 2: 0.0})
+"""Score by how many loose ends a placement adds; anything else counts as one."""
 
 
 def on_board(free: Set[int], count: int) -> tuple[int, ...]:
@@ -79,6 +82,26 @@ def from_boards(candidates: Candidates, walk: Walk) -> Candidates | None:
         if states:
             return Candidates(states, tuple(entries[state.card.uuid] for state in states))
     return None
+
+
+def choose_on_boards(
+    family: Family, groups: Sequence[Candidates], walk: Walk, counts: Mapping[Reason, int]
+) -> Candidates | Refusal:
+    """The hook `choose` of a family with such boards. Of the reasons against single cards only one is told, as recorded."""
+    found = from_boards(groups[0], walk)
+    if found is not None:
+        return found
+    conflicts = counts.get(Reason.EXCLUSIVE_CONFLICT, 0)
+    if conflicts:
+        return Refusal({Reason.EXCLUSIVE_CONFLICT: conflicts}, len(walk.cards))
+    foreign = sum(not walk.selection.allows_uuid(state.card) for state in walk.cards)
+    return Refusal({Reason.CARD_UUID_MISMATCH: foreign} if foreign else {Reason.NUMA_NOT_FIT: 1}, len(walk.cards))
+
+
+def tidiness(states: Sequence[CardState], given: Set[str]) -> float:
+    """A node's score: more for leaving fewer loose ends on its boards."""
+    added = loose_ends_added(states, given)
+    return _GAINS.get(added, _GAINS[1])
 
 
 def loose_ends_added(states: Sequence[CardState], given: Set[str]) -> int:

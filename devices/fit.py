@@ -6,6 +6,7 @@ This is the one definition of "fits". Screens and memos elsewhere may be faster,
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from types import MappingProxyType
 from typing import Protocol
 
@@ -34,6 +35,7 @@ __all__ = [
     "idle_for_exclusive_policy",
     "idle_for_whole_compute",
     "not_cordoned",
+    "only_when",
     "right_type",
     "right_uuid",
     "within_quota",
@@ -210,6 +212,16 @@ def within_quota(state: CardState, walk: Walk) -> Reason | None:
     others = smallest([family.price(entry) for entry in walk.before], walk.request.count - 1)
     charge = walk.spent + family.price(family.entry(state, walk)) + others
     return None if walk.headroom.admits(charge) else Reason.QUOTA_NOT_FIT
+
+
+def only_when(applies: Callable[[Walk], bool], check: Check) -> Check:
+    """The question as it is asked of some requests; the others pass it."""
+
+    @wraps(check)
+    def checked(state: CardState, walk: Walk) -> Reason | None:
+        return check(state, walk) if applies(walk) else None
+
+    return checked
 
 
 STANDARD_CHECKS: tuple[Check, ...] = (

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import orjson
 
+from devices.chips import named_after_chip
 from devices.errors import ConfigError, MalformedValue
 from devices.fit import (
     Candidates,
@@ -309,15 +310,10 @@ def _vendor(chip: Chip, settings: Settings) -> Vendor:
         count_resource=chip.resource_name,
         memory_resource=chip.resource_memory_name,
         core_resource=chip.resource_core_name,
-        allocated=f"hami.io/{word}-devices-allocated",
-        to_allocate=f"hami.io/{word}-devices-to-allocate",
         outputs=(PREDICATE_TIME, f"huawei.com/{word}"),
         inputs=(MODE,),
         node_inputs=(NODE_SOFT_SPLIT,),
         registration=(f"hami.io/node-register-{word}",),
-        handshake=f"hami.io/node-handshake-{word}",
-        uuid_keys=((f"hami.io/use-{word}-uuid", f"hami.io/no-use-{word}-uuid"),),
-        node_lock="hami.io/mutex.lock",
         memory_factor=max(chip.memory_factor, 1),
         checks=(
             healthy,
@@ -348,7 +344,7 @@ def _vendor(chip: Chip, settings: Settings) -> Vendor:
 
 def _build(settings: Settings) -> tuple[Vendor, ...]:
     _check(settings)
-    return tuple(_vendor(chip, settings) for chip in settings.configs)
+    return tuple(named_after_chip(_vendor(chip, settings)) for chip in settings.configs)
 
 
 FAMILY = Family("vnpus", Settings, _build, flag="ascend")

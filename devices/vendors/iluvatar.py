@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import msgspec
 
+from devices.chips import named_after_chip
 from devices.errors import ConfigError
 from devices.requests import Cluster, DeviceRequest, Resources, optional_whole
 from devices.vendor import (
@@ -87,12 +88,7 @@ def _vendor(chip: Chip) -> Vendor:
         count_resource=chip.resource_count_name,
         memory_resource=chip.resource_memory_name,
         core_resource=chip.resource_core_name,
-        allocated=f"hami.io/{word}-devices-allocated",
-        to_allocate=f"hami.io/{word}-devices-to-allocate",
         registration=(f"hami.io/node-{word}-register",),
-        handshake=f"hami.io/node-handshake-{word}",
-        uuid_keys=((f"hami.io/use-{word}-uuid", f"hami.io/no-use-{word}-uuid"),),
-        node_lock="hami.io/mutex.lock",
         memory_factor=UNIT_MIB,
         hooks=Hooks(request=_request, admit=_admit, read_node=text_registration),
     )
@@ -103,7 +99,7 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
     for position, word in enumerate(words):
         if not word or word in words[:position]:
             raise ConfigError(f"[{position}].commonWord: {word!r} must be a name that no other chip has")
-    return tuple(_vendor(chip) for chip in settings.chips)
+    return tuple(named_after_chip(_vendor(chip)) for chip in settings.chips)
 
 
 FAMILY = Family("iluvatars", Settings, _build, list_field="chips", flag="iluvatar")

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from devices.boards import from_boards, loose_ends_added
+from devices.boards import choose_on_boards, tidiness
 from devices.capacity import numbered_cards
-from devices.fit import Candidates, Refusal, Walk, enough_memory, healthy, idle_for_exclusive_policy, right_uuid
+from devices.fit import Walk, enough_memory, healthy, idle_for_exclusive_policy, right_uuid
 from devices.model import Card, CardState, Entry
 from devices.objects import Node
 from devices.reasons import Reason
@@ -36,8 +36,6 @@ UUID_KEYS = (
 )
 CARD_MIB = 98304
 _SLICES = (CARD_MIB // 4, CARD_MIB // 2, CARD_MIB)
-_GAINS = {-1: 3000.0, 0: 2000.0, 1: 1000.0, 2: 0.0}
-"""Score by how many loose ends the placement adds; anything else counts as one."""
 
 
 class Settings(FamilySettings, frozen=True, kw_only=True):
@@ -68,27 +66,12 @@ def _indexes(vendor: Vendor, entries: Sequence[tuple[Entry, ...]], placed: Place
     return {INDEXES: ",".join(str(placed.cards[entry.uuid].index) for entry in last if entry.uuid in placed.cards)}
 
 
-def _choose(
-    vendor: Vendor, groups: Sequence[Candidates], walk: Walk, counts: Mapping[Reason, int]
-) -> Candidates | Refusal | None:
-    """Of the reasons against single cards only one is told, as recorded."""
-    found = from_boards(groups[0], walk)
-    if found is not None:
-        return found
-    conflicts = counts.get(Reason.EXCLUSIVE_CONFLICT, 0)
-    if conflicts:
-        return Refusal({Reason.EXCLUSIVE_CONFLICT: conflicts}, len(walk.cards))
-    foreign = sum(not walk.selection.allows_uuid(state.card) for state in walk.cards)
-    return Refusal({Reason.CARD_UUID_MISMATCH: foreign} if foreign else {Reason.NUMA_NOT_FIT: 1}, len(walk.cards))
-
-
 def _score(vendor: Vendor, entries: Sequence[tuple[Entry, ...]], context: ScoreContext) -> float:
-    """More for leaving fewer loose ends on the boards; 0 on a node that has other cards as well."""
+    """As the boards say; 0 on a node that has other cards as well."""
     states = context.node.cards
     if any(WHOLE_CARDS not in state.card.model for state in states):
         return 0.0
-    added = loose_ends_added(states, {entry.uuid for container in entries for entry in container})
-    return _GAINS.get(added, _GAINS[1])
+    return tidiness(states, {entry.uuid for container in entries for entry in container})
 
 
 def _slice(memory_mib: int) -> int:
@@ -145,7 +128,7 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
                 read_node=_read_whole_cards,
                 entry=_whole_entry,
                 collects_all=every_card,
-                choose=_choose,
+                choose=choose_on_boards,
                 annotate=_indexes,
                 score=_score,
             ),
@@ -167,7 +150,7 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
                 admit=_admit_slice,
                 read_node=json_registration,
                 collects_all=every_card,
-                choose=_choose,
+                choose=choose_on_boards,
             ),
         ),
     )

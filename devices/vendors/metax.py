@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import wraps
 from itertools import combinations
 from types import MappingProxyType
 
@@ -22,6 +21,7 @@ from devices.fit import (
     free_slot,
     idle_for_exclusive_policy,
     idle_for_whole_compute,
+    only_when,
     right_uuid,
     within_quota,
 )
@@ -194,6 +194,10 @@ def _is_online(walk: Walk) -> bool:
     return walk.selection.value(APP_CLASS) == ONLINE
 
 
+def _holds_compute(walk: Walk) -> bool:
+    return not _is_online(walk)
+
+
 def _tenants(state: CardState, app_class: str) -> int:
     return sum(tenant.facts.get(APP_CLASS) == app_class for tenant in state.tenants)
 
@@ -229,16 +233,6 @@ def _right_qos(state: CardState, walk: Walk) -> Reason | None:
     if state.used_slots == 0 or walk.cores == WHOLE or _is_online(walk):
         return None
     return None if _qos_of(state) in ("", walk.selection.value(QOS_POLICY)) else Reason.CARD_QOS_MISMATCH
-
-
-def _unless_online(check: Check) -> Check:
-    """The question as it is asked of pods that hold compute; online ones hold none."""
-
-    @wraps(check)
-    def checked(state: CardState, walk: Walk) -> Reason | None:
-        return None if _is_online(walk) else check(state, walk)
-
-    return checked
 
 
 def _entry(vendor: Vendor, state: CardState, walk: Walk) -> Entry:
@@ -375,7 +369,7 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
                 idle_for_exclusive_policy,
                 within_quota,
                 enough_memory,
-                *(_unless_online(check) for check in _COMPUTE),
+                *(only_when(_holds_compute, check) for check in _COMPUTE),
             ),
             hooks=Hooks(
                 request=_request,

@@ -1,8 +1,8 @@
 """AWS Neuron: devices in windows, and single cores of a device. What an entry says of cores is a bit mask of the device's own."""
 
 from collections.abc import Mapping, Sequence
-from functools import wraps
 
+from devices import core_masks
 from devices.capacity import capacity_of, numbered_cards
 from devices.errors import MalformedValue, RegistrationError
 from devices.fit import (
@@ -13,10 +13,11 @@ from devices.fit import (
     free_slot,
     healthy,
     idle_for_exclusive_policy,
+    only_when,
     right_uuid,
     within_quota,
 )
-from devices.model import Card, CardState, Charge, Entry
+from devices.model import Card, Entry
 from devices.objects import Node
 from devices.reasons import Reason
 from devices.registration import CardList
@@ -34,14 +35,12 @@ ALLOCATED = "NEURON_ALLOCATED"
 RESOURCE_TYPE = "NEURON_RESOURCE_TYPE"
 PREDICATE_NODE = "aws.amazon.com/predicate-node"
 
-WHOLE_DEVICES = "devices"
-"""The note of a request for devices: all cores of each, however many a node's devices have."""
 _MOST_CORES = 2 * INT32
 _MOST_CORES_PER_DEVICE = 31
 """A mask is a 32-bit number with a sign."""
 _TOGETHER = 2
 """More cores than this are asked for in devices' worth of two."""
-_FIXED_WINDOWS = (1, 4, 8, 16)
+_ALIGNED_WINDOWS = (1, 4, 8, 16)
 """Sizes that other instance types than Inf link, each beginning at a multiple of itself."""
 
 
@@ -64,7 +63,7 @@ def _request(vendor: Vendor, container: Resources, cluster: Cluster) -> DeviceRe
     per_device = min((card.slots for card in cluster.kinds(vendor.key)), default=0)
     count = _positive(container, vendor.count_resource, INT32)
     if count is not None:
-        return DeviceRequest(vendor.key, count, cores=per_device, note=WHOLE_DEVICES)
+        return DeviceRequest(vendor.key, count, cores=per_device, note=core_masks.WHOLE_DEVICES)
     cores = _positive(container, vendor.core_resource, _MOST_CORES)
     if cores is None:
         return None
@@ -106,65 +105,14 @@ def _read_node(vendor: Vendor, node: Node) -> CardList:
     return numbered_cards(node, vendor.count_resource, KEY, like)
 
 
-def _mask(state: CardState, request: DeviceRequest) -> int:
-    """The device's lowest free cores, or all of them. Worked: of mask 1 in use, one more core is mask 2."""
-    if request.note == WHOLE_DEVICES:
-        return state.card.cores
-    free = [1 << core for core in range(state.card.slots) if not state.used_cores >> core & 1]
-    return sum(free[: request.cores])
-
-
-def _entry(vendor: Vendor, state: CardState, walk: Walk) -> Entry:
-    return Entry(state.card.uuid, vendor.key, 0, _mask(state, walk.request))
-
-
-def _price(vendor: Vendor, entry: Entry) -> Charge:
-    return Charge(0, entry.cores.bit_count(), 1)
-
-
-def _unplaced(vendor: Vendor, request: DeviceRequest, card: Card) -> Charge:
-    return Charge(0, card.slots if request.note == WHOLE_DEVICES else request.cores, 1)
-
-
-def _cores_free(state: CardState, walk: Walk) -> Reason | None:
-    wanted = state.card.slots if walk.request.note == WHOLE_DEVICES else walk.cores
-    free = (state.card.cores & ~state.used_cores).bit_count()
-    return None if wanted <= free else Reason.CARD_INSUFFICIENT_CORES
-
-
-def _for_one(check: Check) -> Check:
-    """The question as it is asked of a single device; several are asked for nothing but a free window."""
-
-    @wraps(check)
-    def checked(state: CardState, walk: Walk) -> Reason | None:
-        return check(state, walk) if walk.request.count == 1 else None
-
-    return checked
-
-
-def _wants_window(walk: Walk) -> bool:
-    return walk.request.count > 1
-
-
-def _windows(cards: int, count: int, instance_type: str) -> range:
-    """Where a window may begin."""
-    if "inf" in instance_type or "Inf" in instance_type:
-        return range(cards - count + 1)
-    return range(0, cards - count + 1, count) if count in _FIXED_WINDOWS else range(0)
-
-
 def _choose(
     vendor: Vendor, groups: Sequence[Candidates], walk: Walk, counts: Mapping[Reason, int]
 ) -> Candidates | Refusal | None:
     """The first window of idle devices, by index."""
-    count = walk.request.count
-    states = sorted(walk.cards, key=lambda state: state.card.index)
-    instance_type = str(states[0].card.custom.get(INSTANCE_TYPE, ""))
-    for start in _windows(len(states), count, instance_type):
-        window = tuple(states[start : start + count])
-        if all(state.used_slots == 0 and state.healthy for state in window):
-            return Candidates(window, tuple(_entry(vendor, state, walk) for state in window))
-    return Refusal({Reason.NUMA_NOT_FIT: 1}, len(walk.cards))
+    first = min(walk.cards, key=lambda state: state.card.index)
+    anywhere = any(word in str(first.card.custom.get(INSTANCE_TYPE, "")) for word in ("inf", "Inf"))
+    aligned = walk.request.count if walk.request.count in _ALIGNED_WINDOWS else 0
+    return core_masks.choose_window(vendor, walk, 1 if anywhere else aligned)
 
 
 def _annotations(vendor: Vendor, entries: Sequence[tuple[Entry, ...]], placed: Placed) -> Mapping[str, str]:
@@ -177,7 +125,7 @@ def _annotations(vendor: Vendor, entries: Sequence[tuple[Entry, ...]], placed: P
             ids += (card.index for card, _ in cards)
         elif cards:
             kind = vendor.core_resource
-            ids += (card.slots * card.index + n for card, mask in cards for n in range(card.slots) if mask >> n & 1)
+            ids += (card.slots * card.index + core for card, mask in cards for core in core_masks.cores_of(mask))
     return {
         IDS: ",".join(str(number) for number in ids),
         ALLOC_TIME: str(int(placed.now_s * 1e9)),
@@ -194,7 +142,7 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
         free_slot,
         idle_for_exclusive_policy,
         within_quota,
-        _cores_free,
+        core_masks.enough_cores,
     )
     return (
         Vendor(
@@ -207,15 +155,15 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
             uuid_keys=(("aws.amazon.com/use-neuron-uuid", "aws.amazon.com/nouse-neuron-uuid"),),
             max_cores=None,
             bounds=frozenset({Bound.SLOTS, Bound.CORES}),
-            checks=tuple(_for_one(check) for check in one_device),
+            checks=tuple(only_when(core_masks.wants_one, check) for check in one_device),
             hooks=Hooks(
                 request=_request,
                 admit=_admit,
                 read_node=_read_node,
-                entry=_entry,
-                price=_price,
-                unplaced=_unplaced,
-                collects_all=_wants_window,
+                entry=core_masks.entry,
+                price=core_masks.price,
+                unplaced=core_masks.unplaced,
+                collects_all=core_masks.wants_several,
                 choose=_choose,
                 annotate=_annotations,
             ),
