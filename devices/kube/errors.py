@@ -4,7 +4,6 @@ The split that matters to callers is definite or not: an `ApiStatusError` or `Un
 done, `OutcomeUnknown` says that nobody can tell before the object has been read again.
 """
 
-# ruff: noqa: N818 - they are named after the answers they stand for: NotFound, Conflict, Gone
 from email.utils import parsedate_to_datetime
 from typing import Final
 
