@@ -16,7 +16,7 @@ from devices.fit import Refusal
 from devices.model import NodeState
 from devices.reasons import Reason
 from scheduler.ask import Ask
-from scheduler.columns import Columns, Numbers
+from scheduler.columns import LARGEST, Columns, Numbers
 from scheduler.evaluate import NotFit, Verdict
 from scheduler.needs import FOREIGN, REASONS, Needs, Rows
 from scheduler.offer import Offer
@@ -24,7 +24,10 @@ from scheduler.screen import WORTH_ALL
 
 __all__ = ["Refusals", "Refused"]
 
-_WIDTH = FOREIGN + 1
+_SPECIAL = FOREIGN + 1
+"""Column of the counts that says whether the node has cards for the evaluator alone."""
+_WIDTH = FOREIGN + 2
+_EXACT = -1
 _PASSING = 0
 _VERDICTS_A_SLOT = 4
 """More verdicts than that are mostly of the past."""
@@ -61,6 +64,22 @@ class Refused:
         codes = self.codes.tolist()
         text = {code: self.verdicts[code].text for code in set(codes)}
         return dict(zip(self.names, map(text.__getitem__, codes), strict=True))
+
+
+def _distinct(table: Numbers) -> tuple[Numbers, Numbers]:
+    """Where each different row of small numbers first stands, and for every row which of those it is."""
+    keys, span = np.zeros(len(table), np.int64), 1
+    first = which = keys
+    for column in (*np.flatnonzero(table.any(axis=0)).tolist(), None):
+        width = int(table[:, column].max()) + 1 if column is not None else LARGEST
+        if span * width >= LARGEST:
+            # Before the key has no room for more: the rows so far by number.
+            _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+            keys, span = which.astype(np.int64), len(first)
+        if column is not None:
+            keys = keys * width + table[:, column]
+            span *= width
+    return first, which
 
 
 class Refusals:
@@ -117,25 +136,20 @@ class Refusals:
         codes = needs.reasons(columns, rows)
         owner = columns.owner[rows]
         counts = np.bincount(owner * _WIDTH + codes, minlength=columns.slots * _WIDTH).reshape(columns.slots, _WIDTH)
-        special = np.zeros(columns.slots, np.bool_)
         if needs.any_special:
-            special[owner[needs.special[columns.kind[rows]]]] = True
-        exact: list[int] = []
-        told: list[int] = []
-        codes_now: list[int] = []
-        for slot, row, has_special in zip(
-            slots.tolist(), map(tuple, counts[slots].tolist()), special[slots].tolist(), strict=True
-        ):
-            if has_special or (sum(row[:FOREIGN]) and row[_PASSING] >= needs.request.count):
-                exact.append(slot)  # the latter fits, which is for the evaluator to say
-                continue
-            number = self._numbers.get(row)
-            if number is None:
-                number = self._number(row, lambda: self._worded(row, needs.request.count))  # noqa: B023
-            codes_now.append(number)
-            told.append(slot)
-        self._codes[told] = codes_now
-        return exact
+            counts[owner[needs.special[columns.kind[rows]]], _SPECIAL] = 1
+        table = counts[slots]
+        first, which = _distinct(table)
+        numbers = np.array([self._numbered(tuple(row), needs.request.count) for row in table[first].tolist()], np.int64)
+        found = numbers[which]
+        told = found != _EXACT
+        self._codes[slots[told]] = found[told]
+        return [int(slot) for slot in slots[~told]]
+
+    def _numbered(self, row: tuple[int, ...], count: int) -> int:
+        if row[_SPECIAL] or (sum(row[:FOREIGN]) and row[_PASSING] >= count):
+            return _EXACT  # the latter fits, which is for the evaluator to say
+        return self._number(row, lambda: self._worded(row, count))
 
     def _worded(self, row: tuple[int, ...], count: int) -> NotFit:
         cards = sum(row[:FOREIGN])
