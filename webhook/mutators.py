@@ -43,14 +43,17 @@ class ContainerAdmission:
         self._path = path
         self._advice = advice
         self._cluster = cluster
+        self._resources: Resources | None = None
 
     @property
     def resources(self) -> Resources:
         """The container's resources with all changes so far."""
-        container = self._edit.get(*self._path)
-        if not isinstance(container, dict):
-            raise AssertionError("the pod was decoded before, so its containers are objects")
-        return read_resources(container)
+        if self._resources is None:  # every family asks, and hardly any changes them
+            container = self._edit.get(*self._path)
+            if not isinstance(container, dict):
+                raise AssertionError("the pod was decoded before, so its containers are objects")
+            self._resources = read_resources(container)
+        return self._resources
 
     @property
     def environment(self) -> frozenset[str]:
@@ -84,6 +87,7 @@ class ContainerAdmission:
 
     def _set(self, kind: str, resource: str, value: Quantity) -> None:
         path = (*self._path, "resources", kind, resource)
+        self._resources = None
         if not _same_quantity(self._edit.get(*path), value):
             self._edit.put(path, str(value))
 

@@ -5,6 +5,7 @@ relies on is tested before it: the old value of what is replaced, and the name o
 """
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from webhook.errors import NotAPodError
 from webhook.wire import JsonObject, Operation
@@ -13,6 +14,8 @@ __all__ = ["Path", "PodEdit"]
 
 Path = tuple[str | int, ...]
 """Keys and list positions from the root, e.g. `("spec", "containers", 0, "env")`."""
+
+_Copied = TypeVar("_Copied", list[object], JsonObject)
 
 _ABSENT = object()
 _END = "-"
@@ -34,24 +37,6 @@ def _child(value: object, part: str | int, where: Path) -> object:
     return value.get(part, _ABSENT)
 
 
-def _changed(value: object, path: Path, change: Callable[[object], object]) -> object:
-    """A copy of `value` with `change` made at `path`; what is not on the way is shared with the original."""
-    if not path:
-        return change(value)
-    part, rest = path[0], path[1:]
-    if isinstance(value, list) and isinstance(part, int):
-        elements = list(value)
-        elements[part] = _changed(elements[part], rest, change)
-        return elements
-    members: JsonObject = dict(value) if isinstance(value, dict) else {}
-    after = _changed(members.get(str(part), _ABSENT), rest, change)
-    if after is _ABSENT:
-        members.pop(str(part), None)
-    else:
-        members[str(part)] = after
-    return members
-
-
 class PodEdit:
     """A pod being mutated: `pod` is it as it is now, `operations` lead there from the pod given, which stays as it was."""
 
@@ -59,6 +44,8 @@ class PodEdit:
         self._pod: object = pod
         self._operations: list[Operation] = []
         self._tested: set[Path] = set()
+        self._copies: dict[int, object] = {}
+        """Lists and objects that are ours alone, by `id`: changed in place, or a pod of many containers would be copied for each."""
 
     @property
     def pod(self) -> JsonObject:
@@ -92,14 +79,38 @@ class PodEdit:
             raise NotAPodError(f"object is not a Pod: {_pointer(path)} must be a list")
         self._test_names(path)
         self._operations.append({"op": "add", "path": _pointer((*path, _END)), "value": value})
-        self._pod = _changed(self._pod, path, lambda _: [*held, value])
+        self._pod = self._changed(self._pod, path, lambda _: [*held, value])
 
     def remove(self, path: Path) -> None:
         """Remove a member; nothing happens where there is none."""
         if self._at(path) is not _ABSENT:
             self._test_names(path)
             self._operations.append({"op": "remove", "path": _pointer(path)})
-            self._pod = _changed(self._pod, path, lambda _: _ABSENT)
+            self._pod = self._changed(self._pod, path, lambda _: _ABSENT)
+
+    def _changed(self, value: object, path: Path, change: Callable[[object], object]) -> object:
+        """`value`, or a copy of it where it is the caller's, with `change` made at `path`; what is not on the way is shared."""
+        if not path:
+            return change(value)
+        part, rest = path[0], path[1:]
+        if isinstance(value, list) and isinstance(part, int):
+            elements = self._ours(value)
+            elements[part] = self._changed(elements[part], rest, change)
+            return elements
+        members: JsonObject = self._ours(value) if isinstance(value, dict) else {}
+        after = self._changed(members.get(str(part), _ABSENT), rest, change)
+        if after is _ABSENT:
+            members.pop(str(part), None)
+        else:
+            members[str(part)] = after
+        return members
+
+    def _ours(self, value: _Copied) -> _Copied:
+        if id(value) in self._copies:
+            return value
+        copy = value.copy()
+        self._copies[id(copy)] = copy
+        return copy
 
     def _at(self, path: Path) -> object:
         value = self._pod
@@ -122,7 +133,7 @@ class PodEdit:
         else:
             self._operations.append({"op": "test", "path": _pointer(target), "value": old})
             self._operations.append({"op": "replace", "path": _pointer(target), "value": value})
-        self._pod = _changed(self._pod, target, lambda _: value)
+        self._pod = self._changed(self._pod, target, lambda _: value)
 
     def _test_names(self, path: Path) -> None:
         """Positions shift when others add containers: make sure, once each, that it is still the one we looked at."""

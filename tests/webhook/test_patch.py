@@ -107,3 +107,26 @@ def test_overwriting_a_limit(held: object, value: int, operations: list[Operatio
     edit = PodEdit(pod(container(gpu=held)))
     ContainerAdmission(edit, ("spec", "containers", 0), Advice()).set_limit("nvidia.com/gpu", value)
     assert edit.operations == operations
+
+
+def test_later_changes_touch_neither_the_pod_given_nor_earlier_operations() -> None:
+    """What was copied once is changed in place."""
+    given: JsonObject = {"l": [{"n": 1}, {"n": 2}], "m": {"x": {"y": "old"}}}
+    edit = PodEdit(given)
+    for key in ("a", "b"):
+        edit.put(("new", key), "1")
+        edit.put(("l", 0, "k", key), "2")
+        edit.put(("m", "x", key), "3")
+    edit.remove(("m", "x", "y"))
+    assert given == {"l": [{"n": 1}, {"n": 2}], "m": {"x": {"y": "old"}}}
+    assert edit.operations[:2] == [
+        {"op": "add", "path": "/new", "value": {"a": "1"}},
+        {"op": "add", "path": "/l/0/k", "value": {"a": "2"}},
+    ]
+    both = {"a": "3", "b": "3"}
+    assert edit.pod == {
+        "l": [{"n": 1, "k": {"a": "2", "b": "2"}}, {"n": 2}],
+        "m": {"x": both},
+        "new": {"a": "1", "b": "1"},
+    }
+    assert applied(given, edit.operations) == edit.pod
