@@ -10,7 +10,7 @@ from scheduler.engine import Filtered
 from scheduler.evaluate import Fit
 from tests.builders import Document
 from tests.devices.vendors.driver import admitted, filtered, pod, refusal, registered, resources_of, text_of, world
-from tests.devices.vendors.samples import CONFIG, VENDORS
+from tests.devices.vendors.samples import CONFIG, VENDORS, sample_node, share
 from tests.scheduler.builders import World, uuids
 
 GPU, MEMORY, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
@@ -233,6 +233,16 @@ def test_22_two_iluvatar_cards() -> None:
     verdict = admitted({"iluvatar.ai/BI-V150-vgpu": 2})
     assert resources_of(verdict)[0] == {"iluvatar.ai/BI-V150-vgpu": "2", "iluvatar.ai/BI-V150.vCore": "200"}
     assert verdict.pod["spec"]["containers"][0]["env"] == [{"name": "SOL_CONTINER_NAME", "value": "main"}]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("key", sorted(key for key, vendor in VENDORS.items() if vendor.uuid_keys))
+def test_23_a_list_of_spaces_is_no_constraint(key: str) -> None:
+    vendor = VENDORS[key]
+    blank = {name: "   " for pair in vendor.uuid_keys for name in pair}
+    here = World(sample_node(vendor), config=CONFIG)
+    free, listed = filtered(here, share(vendor)), filtered(here, share(vendor), annotations=blank)
+    assert listed.allocation is not None
+    assert listed.allocation == free.allocation
 
 
 def test_24_a_text_registration_without_separator() -> None:

@@ -4,9 +4,11 @@ import json
 
 import pytest
 
-from devices.objects import Node, node_of
+from devices.objects import Node, node_of, quota_of
+from devices.vendor import Vendor
+from tests.builders import pod as pod_with
 from tests.devices.vendors.driver import filtered, pod, refusal, registered, text_of, world
-from tests.devices.vendors.samples import CONFIG, VENDORS, node_document, share
+from tests.devices.vendors.samples import CONFIG, VENDORS, asking, node_document, sample_node, share
 from tests.scheduler.builders import World, uuids
 
 TYPES = {
@@ -116,3 +118,37 @@ def test_prioritize_counts_what_a_family_adds_for_the_cards_it_would_give(policy
     assert here.ledger.reservation(asked.uid) is None
     best = max(scores, key=lambda name: scores[name])
     assert here.filter(asked).nodes == (best,)
+
+
+def limited(vendor: Vendor, resource: str, amount: int) -> World:
+    """A node of the family, and a quota of so much."""
+    here = World(sample_node(vendor), config=CONFIG)
+    hard = {f"limits.{resource}": str(amount)}
+    here.ledger.put_quota(quota_of({"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": hard}}))
+    return here
+
+
+@pytest.mark.parametrize("key", sorted(VENDORS))
+def test_bug_quota1_apps_beside_an_init_container_count_together(key: str) -> None:
+    """The first app was taken for the init container, and the pod charged one card instead of two."""
+    vendor = VENDORS[key]
+    containers = [asking(name, share(vendor)) for name in ("first", "second")]
+    asked = pod_with(*containers, init=[asking("init", share(vendor))])
+    assert limited(vendor, vendor.count_resource, 2).filter(asked).nodes == ("n1",)
+    refused = limited(vendor, vendor.count_resource, 1).filter(asked)
+    assert "ResourceQuotaNotFit" in refusal(refused)
+
+
+WITH_MEMORY = sorted(key for key, vendor in VENDORS.items() if vendor.memory_resource and key != "Enflame")
+
+
+@pytest.mark.parametrize("key", WITH_MEMORY)
+def test_bug_quota2_a_whole_card_does_not_escape_the_memory_limit(key: str) -> None:
+    vendor = VENDORS[key]
+    (largest,) = {card.memory_mib for card in vendor.read_node(sample_node(vendor)).cards}
+    units = largest // vendor.memory_factor
+    whole = {vendor.count_resource: 1}
+    assert filtered(limited(vendor, vendor.memory_resource, units), whole).nodes == ("n1",)
+    refused = filtered(limited(vendor, vendor.memory_resource, units - 1), whole)
+    # Families that choose along links are refused after the choice, the others card by card.
+    assert refusal(refused) in ("4/4 ResourceQuotaNotFit", "1/4 ResourceQuotaNotFit")
