@@ -52,8 +52,8 @@ def filter_(
 
     JSON keys: p50_ms, p95_ms, p99_ms, max_ms, per_second, rss_mib, and the parameters; floor_p50_ms for a route of the same process
     that reads the same request and gives a fixed answer, plain_p50_ms for the algorithm that remembers nothing; times_floor and
-    plain_times are the ratios to both. cpu_p50_ms, floor_cpu_p50_ms and cpu_times_floor are the same in time that the server's process
-    ran, which a busy machine does not change. With --growth: small_nodes, small_p50_ms, small_floor_p50_ms, growth, and with cpu.
+    plain_times are the ratios to both. cpu_ms, floor_cpu_ms, cpu_times_floor and plain_cpu_times are means of the time that the
+    server's process ran, which a busy machine hardly changes. With --growth: small_nodes, small_p50_ms, small_floor_p50_ms, growth, and with cpu.
 
     Example: slotwise bench filter --case new --json
     """
