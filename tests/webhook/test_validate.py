@@ -48,6 +48,11 @@ ROWS = {
         "pod asks for nvidia.com/gpu but its scheduler is volcano, not hami-scheduler",
         "scheduler",
     ),
+    "our name with a blank after it, which no scheduler of ours goes by": Row(
+        pod(container(**GOOD), schedulerName="hami-scheduler "),
+        "pod asks for nvidia.com/gpu but its scheduler is hami-scheduler , not hami-scheduler",
+        "scheduler",
+    ),
     "a listed scheduler": Row(
         pod(container(**GOOD), schedulerName="volcano"), settings={"foreign_schedulers": frozenset({"volcano"})}
     ),

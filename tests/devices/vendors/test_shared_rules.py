@@ -58,7 +58,11 @@ def test_an_old_registration_in_text_has_no_indexes() -> None:
     """DCU-3: seven fields; ties then go by UUID."""
     text = "DCU-72,4,32768,100,DCU-K100_AI,0,true:DCU-71,4,32768,100,DCU-K100_AI,0,true:"
     here = world(registered({"hami.io/node-dcu-register": text}))
-    assert uuids(filtered(here, {"hygon.com/dcunum": 1, "hygon.com/dcumem": 1})) == ["DCU-72"]
+    found = filtered(here, {"hygon.com/dcunum": 1, "hygon.com/dcumem": 1})
+    assert uuids(found) == ["DCU-72"]
+    assert (
+        text_of(here, found, VENDORS["DCU"].allocated) == "DCU-72,DCU,1,100:;"
+    )  # without a word about compute: all of it
 
 
 def test_an_id_that_no_text_could_hold_is_dropped_with_a_reason() -> None:
