@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
-from devices.config import default_config
+from devices.config import optional_families
+from lab.families import every_family
 from lab.services import SCHEDULER_NAME
 from lab.webhooks import webhook_configurations
 from tests.cluster.control_plane import ControlPlane
@@ -95,6 +96,7 @@ class Slotwise:
             [
                 *(sys.executable, "-m", name, f"--kubeconfig={kubeconfig}"),
                 *(f"--http_bind={LOOPBACK}:0", f"--metrics-bind-address={LOOPBACK}:0", *flags),
+                *(f"--enable-{family}" for family in optional_families()),
             ],
             self._folder / f"{name}.log",
             {**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -116,7 +118,7 @@ class Slotwise:
 
 def scheduler_configuration(extender_url: str) -> dict[str, object]:
     """A KubeSchedulerConfiguration with Slotwise's extender, and waits short enough for tests."""
-    managed = [{"name": name, "ignoredByScheduler": True} for name in sorted(default_config().resources)]
+    managed = [{"name": name, "ignoredByScheduler": True} for name in sorted(every_family().resources)]
     extender = {
         "urlPrefix": extender_url,
         "filterVerb": "filter",

@@ -61,9 +61,7 @@ async def test_four_cards_in_the_words_of_the_documents(settings: ClusterSetting
     assert sum(refusal in text for text in texts) == done.refused == 2
 
 
-SWITCHED_OFF = {"ascend", "iluvatar", "mixed"}
-"""Scenarios of families that are off by default, as they are in the installed Slotwise."""
-OTHERS = {name: path for name, path in shipped_scenarios().items() if name not in {"four-cards", *SWITCHED_OFF}}
+OTHERS = {name: path for name, path in shipped_scenarios().items() if name != "four-cards"}
 
 
 @pytest.mark.parametrize("path", OTHERS.values(), ids=OTHERS)
