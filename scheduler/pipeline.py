@@ -5,7 +5,7 @@ is elsewhere: reserve it (`engine`), word it (`diagnosis`), bind it (`bind`).
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 
 import numpy as np
@@ -45,14 +45,14 @@ class _Moment:
 class Decision:
     """The answer for one pod: the chosen node, or why every offered one is refused.
 
-    `verdicts` holds the nodes evaluated so far; `complete()` evaluates the rest on the same frozen states.
+    `verdicts` has the nodes evaluated so far; `complete()` evaluates the rest on the same frozen states.
     """
 
     ask: Ask
     offered: int
     node: NodeState | None
     fit: Fit | None
-    verdicts: dict[str, Verdict]
+    _verdicts: dict[str, Verdict]
     unregistered: tuple[str, ...]
     states: Mapping[str, NodeState] = field(default_factory=dict)
     """Offered nodes as they were at this moment; in a decision that is kept."""
@@ -62,8 +62,17 @@ class Decision:
     """All verdicts together, where none fits."""
 
     @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """By node name; those of a refusal are put together when they are first asked for, as most never are."""
+        if self._refused is not None and not self._verdicts:
+            self._verdicts = self._refused.by_name()
+        return self._verdicts
+
+    @property
     def evaluated(self) -> int:
         """How many of the offered nodes the answer rests on."""
+        if self._refused is not None:
+            return self.offered
         return len(self.verdicts) + len(self.unregistered)
 
     @property
@@ -101,6 +110,8 @@ class Decision:
     @property
     def fitting(self) -> Mapping[str, float]:
         """Scores of the evaluated nodes that fit, the chosen one among them."""
+        if self._refused is not None:
+            return {}
         return {name: verdict.score for name, verdict in self.verdicts.items() if isinstance(verdict, Fit)}
 
     def kept(self, refused: int) -> "Decision":
@@ -119,12 +130,13 @@ class Decision:
             self.offered,
             self.node,
             self.fit,
-            self.verdicts,
+            self._verdicts if self._refused is None else {},
             self.unregistered,
             states,
             self.headrooms,
             None,
-            self._refused,
+            # Without what it has worked out for the answer: that is large, and seldom asked for again.
+            replace(self._refused) if self._refused is not None else None,
         )
 
     def complete(self) -> "Decision":
@@ -182,7 +194,7 @@ class Pipeline:
                 if outcomes.refusals is None:
                     outcomes.refusals = Refusals(ask, screen.needs, quota is not None)
                 refused = outcomes.refusals.of(columns, offer, judge)
-                verdicts = refused.by_name()
+                verdicts = {}
         fit = verdicts[chosen] if chosen is not None else None
         states = tuple(columns.states)
         return Decision(

@@ -48,9 +48,7 @@ class Ring:
         """Keep a decision; the oldest ones go when the ring is full. States in it are frozen, so keeping them costs no copy."""
         key = (pod.namespace, pod.name)
         self._forget(self._kept.pop(key, None))
-        recorded = Recorded(
-            pod.namespace, pod.name, pod.uid, now_s, decision.kept(_NODES_TRACED), len(decision.verdicts)
-        )
+        recorded = Recorded(pod.namespace, pod.name, pod.uid, now_s, decision.kept(_NODES_TRACED), decision.evaluated)
         self._kept[key] = recorded
         self._verdicts += recorded.weight
         while len(self._kept) > self._size or (self._verdicts > self._limit and len(self._kept) > 1):

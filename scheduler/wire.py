@@ -148,7 +148,9 @@ def encode_filter(filtered: Filtered, args: FilterArgs, every_refusal: bool = Fa
         return failed_filter(filtered.error)
     result = failed_filter("")
     hopeless = dict(filtered.unresolvable or {})
-    failed = {name: text for name, text in (filtered.failed or {}).items() if name not in hopeless}
+    failed = dict(filtered.failed or {})
+    for name in hopeless:
+        failed.pop(name, None)
     if filtered.nodes is not None:
         if args.nodes is not None:
             result["Nodes"] = {"metadata": {}, "items": _chosen(filtered.nodes, args)}
