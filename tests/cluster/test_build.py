@@ -8,14 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.build import (
-    BuildError,
-    build,
-    cache_folder,
-    etcd,
-    kubernetes,
-    minors,
-)
+from tests.cluster.build import BuildError, build, cache_folder, etcd, kubernetes, minors
 
 FAKE_GO = """\
 #!/bin/sh
