@@ -4,13 +4,17 @@ import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
+import yaml
 
-from devices.errors import MalformedValue
+from devices.config import default_config, load, optional_families
+from devices.errors import ConfigError, MalformedValue
 from devices.fit import idle_for_exclusive_policy
+from devices.managed import asks_condition, managed_resources, protected_keys
 from devices.requests import read_resources
 from devices.vendor import Family, FamilySettings, Vendor, plain_admission
 from devices.vendors import families
@@ -204,17 +208,46 @@ def _coded(value: str) -> str:
     return f"`{name}`{' ' + rest if rest else ''}" if is_name else value
 
 
+def _kubernetes(path: Path | None) -> str:
+    """YAML made from the families' data, the optional ones among them."""
+    try:
+        config = load(str(path), optional_families()) if path is not None else default_config(optional_families())
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from error
+    document = {
+        "managedResources": managed_resources(config),
+        "matchConditions": [{"name": "asks-for-a-managed-resource", "expression": asks_condition(config)}],
+        "protectedAnnotations": protected_keys(config),
+    }
+    return yaml.safe_dump(document, sort_keys=False, width=10**6)
+
+
 def vendors(
     as_json: Annotated[bool, typer.Option("--json", help="For programs: a list of families.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="As the page of the documentation.")] = False,
+    kubernetes: Annotated[
+        bool,
+        typer.Option("--kubernetes", help="What Kubernetes' own configuration has to name because of them, as YAML."),
+    ] = False,
+    device_config_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --kubernetes: the device configuration, which may rename.")
+    ] = None,
 ) -> None:
     """List the accelerator families: resources with their units, defaults, annotations, quota keys and features.
 
-    Example: slotwise vendors
+    With --kubernetes: managedResources for the KubeSchedulerConfiguration, matchConditions for the validating webhook, and the
+    annotations that only the system may change.
+
+    Example: slotwise vendors --kubernetes
     """
+    if as_json + as_markdown + kubernetes > 1:
+        raise typer.BadParameter("--json, --markdown and --kubernetes exclude each other")
+    if kubernetes:
+        typer.echo(_kubernetes(device_config_file), nl=False)
+        return
+    if device_config_file is not None:
+        raise typer.BadParameter("--device-config-file goes with --kubernetes: the list shows the shipped names")
     entries = listed()
-    if as_json and as_markdown:
-        raise typer.BadParameter("--json and --markdown exclude each other")
     if as_json:
         typer.echo(json.dumps([asdict(entry) for entry in entries], indent=1, ensure_ascii=False))
     elif as_markdown:

@@ -8,11 +8,14 @@ from devices.kube.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Resou
 __all__ = ["webhook_configurations"]
 
 
-def webhook_configurations(url: str, ca_pem: bytes) -> tuple[tuple[Resource, JsonObject], ...]:
-    """Both configurations for a webhook at `url` (without a trailing slash) whose certificate that CA has signed."""
+def webhook_configurations(url: str, ca_pem: bytes, only_pods: str = "") -> tuple[tuple[Resource, JsonObject], ...]:
+    """Both configurations for a webhook at `url` (without a trailing slash) whose certificate that CA has signed.
+
+    `only_pods`: a CEL expression; only pods for which it is true are validated. The embedded API server evaluates none.
+    """
     return (
         (MUTATING_WEBHOOKS, _configuration("MutatingWebhookConfiguration", _mutating(url, ca_pem))),
-        (VALIDATING_WEBHOOKS, _configuration("ValidatingWebhookConfiguration", _validating(url, ca_pem))),
+        (VALIDATING_WEBHOOKS, _configuration("ValidatingWebhookConfiguration", _validating(url, ca_pem, only_pods))),
     )
 
 
@@ -24,8 +27,11 @@ def _mutating(url: str, ca_pem: bytes) -> JsonObject:
     }
 
 
-def _validating(url: str, ca_pem: bytes) -> JsonObject:
-    return _hook("validate.slotwise.io", f"{url}/validate", ca_pem, "Fail")
+def _validating(url: str, ca_pem: bytes, only_pods: str) -> JsonObject:
+    hook = _hook("validate.slotwise.io", f"{url}/validate", ca_pem, "Fail")
+    if only_pods:
+        hook["matchConditions"] = [{"name": "asks-for-a-managed-resource", "expression": only_pods}]
+    return hook
 
 
 def _hook(name: str, url: str, ca_pem: bytes, failure_policy: str) -> JsonObject:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from devices.config import optional_families
+from devices.managed import asks_condition, managed_resources
 from lab.families import every_family
 from lab.services import SCHEDULER_NAME
 from lab.webhooks import webhook_configurations
@@ -111,14 +112,13 @@ class Slotwise:
         return port, plain
 
     def _register_webhook(self, stack: ExitStack, url: str, ca_pem: bytes) -> None:
-        for resource, body in webhook_configurations(url, ca_pem):
+        for resource, body in webhook_configurations(url, ca_pem, asks_condition(every_family())):
             self._plane.create(resource.collection(), body)
             stack.callback(self._plane.request, "DELETE", resource.item("slotwise"))
 
 
 def scheduler_configuration(extender_url: str) -> dict[str, object]:
     """A KubeSchedulerConfiguration with Slotwise's extender, and waits short enough for tests."""
-    managed = [{"name": name, "ignoredByScheduler": True} for name in sorted(every_family().resources)]
     extender = {
         "urlPrefix": extender_url,
         "filterVerb": "filter",
@@ -126,7 +126,7 @@ def scheduler_configuration(extender_url: str) -> dict[str, object]:
         "nodeCacheCapable": True,
         "weight": 1,
         "httpTimeout": "30s",
-        "managedResources": managed,
+        "managedResources": managed_resources(every_family()),
     }
     return {
         "extenders": [extender],
