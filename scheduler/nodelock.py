@@ -28,6 +28,8 @@ __all__ = ["LockApi", "LockSettings", "NodeLocks", "lock_formats"]
 _LOG = logging.getLogger(__name__)
 _RETRIES = 5
 _FIRST_RETRY_S = 0.1
+_UNBOUND_OWNER_S = 30.0
+"""kube-scheduler's patience with a whole bind: an owner that is unbound for longer than that has given up."""
 _TO_ANSWER_S = 1.0
 """What is left for the rest of a bind after waiting for a lock."""
 _CLOCKS_APART_S = 10.0
@@ -209,7 +211,7 @@ class NodeLocks:
             return False
         if value.is_of(pod.namespace, pod.name):
             return True
-        return await self._is_abandoned(value, node)
+        return await self._is_abandoned(text, value, node)
 
     def _age_s(self, node: str, text: str, value: LockValue) -> float:
         """From the lock's own time; from when we first saw it where that time lies ahead of our clock."""
@@ -222,7 +224,12 @@ class NodeLocks:
         for seen in [seen for seen in self._first_seen if seen[0] == node]:
             del self._first_seen[seen]
 
-    async def _is_abandoned(self, value: LockValue, node: str) -> bool:
+    async def _is_abandoned(self, text: str, value: LockValue, node: str) -> bool:
+        """Whether the named owner cannot need the lock: gone, ended, served by the plugin, bound elsewhere, or never bound at all.
+
+        From a lock to its Binding a bind takes seconds, so an owner that is still unbound long after will not use it: its bind failed
+        and the lock could not be given back.
+        """
         try:
             document = await self._api.get_pod(value.namespace, value.name)
         except (NotFound, ValueError):
@@ -232,7 +239,9 @@ class NodeLocks:
             return True  # the lock was its predecessor's of the same name
         if owner.is_finished or owner.annotations.get(BIND_PHASE) in ("success", "failed"):
             return True
-        return bool(owner.bound_node) and owner.bound_node != node
+        if not owner.bound_node:
+            return self._age_s(node, text, value) > _UNBOUND_OWNER_S
+        return owner.bound_node != node
 
     async def release(self, pod: Pod, node: str, key: str) -> None:
         """Give the lock back if it is this pod's. A failure is logged: the lock then goes with its expiry or its owner's end."""
@@ -262,7 +271,7 @@ class NodeLocks:
         for node, key, text in sorted(locks):
             try:
                 value = parse(text)
-                if not value.names_owner or not await self._is_abandoned(value, node):
+                if not value.names_owner or not await self._is_abandoned(text, value, node):
                     continue
                 present, revision = await self._read(node, key)
                 if present == text:

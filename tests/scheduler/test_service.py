@@ -59,7 +59,7 @@ async def test_locks_whose_owner_is_gone_are_swept(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("scheduler.service._SWEEP_EVERY_S", 0.001)
     stale = {LOCK: f"{NOW},default,gone"}
     async with served(node("n1", card("a"), annotations=stale), node("n2", card("b"))) as service:
-        service.put_pod(pod(name="there"))
+        service.put_pod(pod(name="there", node="n2"))
         kept = f"{NOW},default,there"
         service.api.annotate_node("n2", LOCK, kept)
 
