@@ -21,7 +21,7 @@ import orjson
 from lab.bench.figures import cpu_s, latencies, rss_mib
 from lab.bench.synthetic import LIMITED, JsonObject, Size, container_document, node_name, pod_document
 
-__all__ = ["CASES", "BenchError", "FilterBench", "bench_filter", "bench_growth", "extender"]
+__all__ = ["CASES", "BenchError", "FilterBench", "bench_filter", "bench_growth", "extender", "probe"]
 
 CASES = ("seen", "new", "chain", "nofit", "nofit-retried")
 WARM_UP_CALLS = 50
@@ -108,7 +108,7 @@ def _chained(number: int) -> JsonObject:
     return pod
 
 
-def _pod(case: str, number: int) -> JsonObject:
+def probe(case: str, number: int) -> JsonObject:
     """The pod of one call of a case."""
     if case == "new":
         return _probe(number, 500 + number * 37 % 11_500)
@@ -172,7 +172,7 @@ def bench_filter(bench: FilterBench) -> dict[str, object]:
         for number in range(WARM_UP_CALLS + bench.calls):
             if case == "nofit-retried":
                 caller.call("/filter", caller.body(_placed_between(number)))
-            body = caller.body(_pod(case, number))
+            body = caller.body(probe(case, number))
             if number % _FLOOR_EVERY == 0:
                 # Several at once: the first of them still waits for what the extender does after its answers.
                 for turn in range(_FLOOR_EVERY):
@@ -181,7 +181,7 @@ def bench_filter(bench: FilterBench) -> dict[str, object]:
             _checked(case, number, answer, size.nodes)
         plain = _Times()
         for number in range(_PLAIN_CALLS):
-            _measured(caller, pid, "/plain", caller.body(_pod(case, number)), plain)
+            _measured(caller, pid, "/plain", caller.body(probe(case, number)), plain)
         memory = rss_mib(pid)
         caller.close()
     figures = latencies(calls.seconds, sum(calls.seconds))
