@@ -328,3 +328,20 @@ def test_limits_that_cannot_be_read_are_said() -> None:
     assert ledger.quota_problems() == (
         "ResourceQuota team/q: limits.nvidia.com/gpumem: '1.5' is not a whole number and limits nothing",
     )
+
+
+def test_cards_that_vanished_came_back_for_a_minute_with_every_handshake() -> None:
+    """The reference offers such a node again after each of its own requests; here it stays away until the kubelet has cards."""
+    ledger = Ledger(nvidia_config())
+    for stamp, count, offered in (
+        ("Reported 2026-05-28 20:26:40", "10", True),
+        ("Requesting_2026-05-28 20:26:41", "0", False),
+        ("Reported 2026-05-28 20:27:41", "0", False),
+        ("Requesting_2026-05-28 20:28:41", "0", False),
+        ("Requesting_2026-05-28 20:28:41", "10", True),
+    ):
+        found = node(
+            "n1", card("a"), annotations={"hami.io/node-handshake": stamp}, allocatable={"nvidia.com/gpu": count}
+        )
+        ledger.put_node(found)
+        assert (ledger.state("n1") is not None) is offered, stamp
