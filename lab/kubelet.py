@@ -5,6 +5,7 @@ import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from devices.annotations import decode
@@ -269,7 +270,7 @@ class Kubelet:
                 await self._client.merge_patch(NODES, node_name, body)
                 return
             except Conflict:
-                await self._nodes.wait_for(lambda version=version: self._version(node_name) != version, 1.0)  # type: ignore[misc]
+                await self._nodes.wait_for(partial(self._has_moved, node_name, version), 1.0)
         _log.error("fake kubelet: cannot release the lock %s of node %s", lock, node_name)
 
     def _owns(self, pod: Pod, node: Node, lock: str) -> bool:
@@ -278,6 +279,9 @@ class Kubelet:
             return True
         served = (vendor for vendor, _ in allocations(pod, self._vendors) if vendor.node_lock == lock)
         return any(not vendor.lock_format.names_owner for vendor in served)
+
+    def _has_moved(self, node_name: str, version: str) -> bool:
+        return self._version(node_name) != version
 
     def _version(self, node_name: str) -> str:
         seen = self._nodes.objects.get(node_name)

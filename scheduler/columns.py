@@ -6,7 +6,7 @@ arrays. Values are MiB and percent as in `devices.model`.
 
 from collections.abc import Iterable, Sequence
 from struct import Struct
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,10 @@ def bounded(number: int) -> int:
     return max(-LARGEST, min(LARGEST, number))
 
 
-def _longer(array: NDArray[np.generic], length: int) -> NDArray[np.generic]:
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+def _longer(array: NDArray[Scalar], length: int) -> NDArray[Scalar]:
     grown = np.zeros(length, array.dtype)
     grown[: len(array)] = array
     return grown
@@ -184,10 +187,10 @@ class Columns:
             self._spans.append(range(0))
             if slot >= self.slots:
                 length = 2 * self.slots
-                self.changed_at = _longer(self.changed_at, length)  # type: ignore[assignment]
-                self._scores = _longer(self._scores, length)  # type: ignore[assignment]
-                self._ranks = _longer(self._ranks, length)  # type: ignore[assignment]
-                self.order = {policy: _longer(keys, length) for policy, keys in self.order.items()}  # type: ignore[misc]
+                self.changed_at = _longer(self.changed_at, length)
+                self._scores = _longer(self._scores, length)
+                self._ranks = _longer(self._ranks, length)
+                self.order = {policy: _longer(keys, length) for policy, keys in self.order.items()}
         self.slot_of[name] = slot
         self.layout += 1
         self._unranked = True
@@ -248,12 +251,12 @@ class Columns:
         self.cards += [None] * count
         if self.rows > len(self._owner):
             length = max(2 * len(self._owner), self.rows)
-            self._owner = _longer(self._owner, length)  # type: ignore[assignment]
-            self._kind = _longer(self._kind, length)  # type: ignore[assignment]
-            self._free_memory = _longer(self._free_memory, length)  # type: ignore[assignment]
-            self._used_slots = _longer(self._used_slots, length)  # type: ignore[assignment]
-            self._used_cores = _longer(self._used_cores, length)  # type: ignore[assignment]
-            self._closed = _longer(self._closed, length)  # type: ignore[assignment]
+            self._owner = _longer(self._owner, length)
+            self._kind = _longer(self._kind, length)
+            self._free_memory = _longer(self._free_memory, length)
+            self._used_slots = _longer(self._used_slots, length)
+            self._used_cores = _longer(self._used_cores, length)
+            self._closed = _longer(self._closed, length)
         return range(first, self.rows)
 
     def _kind_number(self, card: Card) -> int:

@@ -271,11 +271,8 @@ class Pipeline:
     @staticmethod
     def _best_of(verdicts: Mapping[str, Verdict], ask: Ask) -> str | None:
         factor = NODE_POLICIES[ask.node_policy]
-        return min(
-            (name for name, verdict in verdicts.items() if isinstance(verdict, Fit)),
-            key=lambda name: (factor * verdicts[name].score, name),  # type: ignore[union-attr]
-            default=None,
-        )
+        ranks = {name: (factor * verdict.score, name) for name, verdict in verdicts.items() if isinstance(verdict, Fit)}
+        return min(ranks, key=ranks.__getitem__, default=None)
 
     def scores_depend_on_cards(self, ask: Ask) -> bool:
         """Whether a family that the pod asks for adds to the node score what only the chosen cards show."""

@@ -6,7 +6,7 @@ cards that hand out instances, and all other requests, have the exact evaluator'
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
@@ -120,7 +120,7 @@ class Refusals:
                 raise AssertionError(f"slot {slot} is refused, but its verdict is {verdict}")
             refusal = verdict.refusal
             key = (verdict.container, verdict.has_mig, refusal.cards, frozenset(refusal.counts.items()))
-            self._codes[slot] = self._number(key, lambda found=verdict: found)  # type: ignore[misc]
+            self._codes[slot] = self._number(key, partial(_itself, verdict))
 
     def _number(self, key: Hashable, verdict: Callable[[], NotFit]) -> int:
         number = self._numbers.get(key)
@@ -159,3 +159,7 @@ class Refusals:
         if row[_PASSING]:
             found[Reason.CARDS_INSUFFICIENT] = row[_PASSING]
         return NotFit(self._container, Refusal(found, cards))
+
+
+def _itself(verdict: NotFit) -> NotFit:
+    return verdict

@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Final, Protocol, cast
 
 import yaml
@@ -195,13 +196,13 @@ class _Loader(Protocol):
     current_context: Mapping[str, object]
 
 
-def _library(name: str) -> object:
+def _library(name: str) -> ModuleType:
     # Imported when needed: half a second that the lab, replay and --help need not pay. The library is not typed.
     return importlib.import_module(f"kubernetes.aio.{name}")
 
 
 def _new_configuration() -> _Configuration:
-    factory: Callable[[], _Configuration] = _library("client.configuration").Configuration  # type: ignore[attr-defined]
+    factory: Callable[[], _Configuration] = _library("client.configuration").Configuration
     return factory()
 
 
@@ -237,7 +238,7 @@ async def _read_kubeconfig(
     configuration = _new_configuration()
     configuration.host = ""
     try:
-        loader: _Loader = await _library("config").load_kube_config(  # type: ignore[attr-defined]
+        loader: _Loader = await _library("config").load_kube_config(
             config_file=paths, context=context, client_configuration=configuration, persist_config=False
         )
     except Exception as error:  # the loader lets KeyError, TypeError, YAML and OS errors through, besides its own
@@ -297,7 +298,7 @@ def _in_cluster(
         configuration = _new_configuration()
         module = _library("config.incluster_config")
         try:
-            module.InClusterConfigLoader(  # type: ignore[attr-defined]
+            module.InClusterConfigLoader(
                 token_filename=str(directory / "token"),
                 cert_filename=str(directory / "ca.crt"),
                 try_refresh_token=False,

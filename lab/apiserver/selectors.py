@@ -113,9 +113,10 @@ def _label_test(part: str) -> LabelTest:
 def _field_tests(resource: Resource, selector: str) -> tuple[tuple[tuple[str, ...], bool, str], ...]:
     tests = []
     for part in filter(None, selector.split(",")):
-        label, operator, value = re.match(r"^([^!=]*)(==|!=|=|)(.*)$", part, re.S).groups()  # type: ignore[union-attr]
-        if not operator:
+        found = re.fullmatch(r"([^!=]*)(==|!=|=)(.*)", part, re.S)
+        if found is None:
             raise bad_request(f"invalid field selector: {part!r}; can't understand '{part}'")
+        label, operator, value = found.groups()
         if label not in resource.selectable:
             raise bad_request(f"field label not supported: {label}")
         # An event's source is an object; its selector label means the component in it.
