@@ -19,7 +19,7 @@ from time import perf_counter
 import orjson
 
 from lab.bench.figures import cpu_s, latencies, rss_mib
-from lab.bench.synthetic import LIMITED, JsonObject, Size, container_document, node_name, pod_document
+from lab.bench.synthetic import LIMITED, JsonObject, Size, container_document, documents, node_name, pod_document
 
 __all__ = ["CASES", "BenchError", "FilterBench", "bench_filter", "bench_growth", "extender", "probe"]
 
@@ -161,11 +161,13 @@ def _checked(case: str, number: int, answer: bytes, nodes: int) -> None:
 def bench_filter(bench: FilterBench) -> dict[str, object]:
     """The figures of one run. Each call reserves and replaces the reservation of its pod's call before, as retries do.
 
-    Raises `BenchError` when a call answers anything but what its case says.
+    Raises `BenchError` when a call answers anything but what its case says, and `ValueError` for a case there is not or more pods
+    than there is room for.
     """
     size, case = bench.size, bench.case
     if case not in CASES:
         raise ValueError(f"case {case!r}: expected one of {', '.join(CASES)}")
+    documents(size)  # says what does not fit here, not in the other process
     calls, floor = _Times(), _Times()
     with extender(size, linked=case == "chain") as (port, pid), _apart(pid) as apart:
         caller = _Caller(port, size)

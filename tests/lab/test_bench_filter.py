@@ -93,3 +93,8 @@ def test_the_bench_runs_every_case_and_gives_its_figures(case: str) -> None:
 def test_an_unknown_case_is_named_with_what_there_is() -> None:
     with pytest.raises(ValueError, match="case 'fits': expected one of seen, new, chain, nofit, nofit-retried"):
         bench_filter(FilterBench(Size(30, 4, 60), 1, "fits"))
+
+
+def test_more_pods_than_fit_are_an_error_before_anything_starts() -> None:
+    with pytest.raises(ValueError, match="5000 pods do not fit on 1 nodes of 1 cards"):
+        bench_filter(FilterBench(Size(1, 1, 5000), 1))
