@@ -3,6 +3,7 @@
 import logging
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
 
 from serving.app import new_app
@@ -16,7 +17,7 @@ from webhook.quota_gate import Admitter, settled
 from webhook.quota_views import QuotaViews
 from webhook.wire import JsonObject
 
-__all__ = ["ADMISSION", "METRICS", "add_drop_in_route", "add_routes", "admission_app", "plain_app"]
+__all__ = ["ADMISSION", "METRICS", "add_drop_in_routes", "add_routes", "admission_app", "plain_app"]
 
 ADMISSION = web.AppKey("admission", Admission)
 METRICS = web.AppKey("metrics", AdmissionMetrics)
@@ -34,6 +35,22 @@ def add_routes(
     async def mutate(review: Review, pod: JsonObject) -> Verdict:
         return admission.mutate(_of_kind(review, pod), review.namespace, operation=review.operation)
 
+    app.router.add_post("/webhook", review_handler("/webhook", mutate, metrics))
+    app.router.add_post("/validate", _validate_handler(admission, metrics, admitter))
+
+
+def add_drop_in_routes(app: web.Application, admission: Admission, metrics: AdmissionMetrics) -> None:
+    """Serve `POST /webhook` as HAMi does, mutation and validation in one, on `app`; and `/validate` for those who register it later."""
+    app[ADMISSION], app[METRICS] = admission, metrics
+
+    async def drop_in(review: Review, pod: JsonObject) -> Verdict:
+        return admission.drop_in(_of_kind(review, pod), review.namespace, operation=review.operation)
+
+    app.router.add_post("/webhook", review_handler("/webhook", drop_in, metrics))
+    app.router.add_post("/validate", _validate_handler(admission, metrics, None))
+
+
+def _validate_handler(admission: Admission, metrics: AdmissionMetrics, admitter: Admitter | None) -> Handler:
     async def validate(review: Review, pod: JsonObject) -> Verdict:
         if review.kind != "Pod":
             # Refusing what somebody's rules send here by mistake would stop objects that are no business of ours.
@@ -42,18 +59,7 @@ def add_routes(
         verdict = admission.validate(pod, review.namespace, operation=review.operation)
         return await settled(verdict, admitter, dry_run=review.dry_run)
 
-    app.router.add_post("/webhook", review_handler("/webhook", mutate, metrics))
-    app.router.add_post("/validate", review_handler("/validate", validate, metrics))
-
-
-def add_drop_in_route(app: web.Application, admission: Admission, metrics: AdmissionMetrics) -> None:
-    """Serve `POST /webhook` as HAMi does, mutation and validation in one, on `app`."""
-    app[ADMISSION], app[METRICS] = admission, metrics
-
-    async def drop_in(review: Review, pod: JsonObject) -> Verdict:
-        return admission.drop_in(_of_kind(review, pod), review.namespace, operation=review.operation)
-
-    app.router.add_post("/webhook", review_handler("/webhook", drop_in, metrics))
+    return review_handler("/validate", validate, metrics)
 
 
 def _of_kind(review: Review, pod: JsonObject) -> JsonObject:

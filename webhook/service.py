@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from devices.kube.feed import LedgerFeed
@@ -17,7 +18,7 @@ from serving.server import Listener
 from serving.tls import TlsReloader
 from webhook.admission import Admission
 from webhook.admitted.store import Admissions, AdmissionsApi, AdmittedSettings, RecordMetrics
-from webhook.app import admission_app, plain_app
+from webhook.app import add_drop_in_routes, admission_app, plain_app
 from webhook.config import Settings
 from webhook.errors import SettingsError
 from webhook.metrics import AdmissionMetrics
@@ -80,10 +81,8 @@ class WebhookService:
             self._runs.append(QuotaAnnotations(client, ledger).run)
         if self._tls is not None:
             self._runs.append(self._tls.watch)
-        requests = RequestMetrics(self.registry)
-        self._admission_app = admission_app(self.admission, AdmissionMetrics(self.registry), requests, self.admissions)
-        views = QuotaViews(ledger, self.admissions)
-        self._plain_app = plain_app(self.registry, requests, self.not_ready, self.drain, views)
+        self._metrics = AdmissionMetrics(self.registry)
+        self._views = QuotaViews(ledger, self.admissions)
         self._tasks: list[asyncio.Task[None]] = []
 
     def _new_admissions(
@@ -106,12 +105,19 @@ class WebhookService:
         return [] if reason is None else [reason]
 
     def listeners(self) -> list[Listener]:
-        """The sockets to open: admission first, then the plain port."""
-        settings = self._settings
+        """The sockets to open: admission first, then the plain port. To be called once."""
+        settings, requests = self._settings, RequestMetrics(self.registry)
+        admission = admission_app(self.admission, self._metrics, requests, self.admissions)
+        plain = plain_app(self.registry, requests, self.not_ready, self.drain, self._views)
         return [
-            Listener(self._admission_app, settings.host, settings.port, self._tls.context if self._tls else None),
-            Listener(self._plain_app, settings.plain_host, settings.plain_port),
+            Listener(admission, settings.host, settings.port, self._tls.context if self._tls else None),
+            Listener(plain, settings.plain_host, settings.plain_port),
         ]
+
+    def drop_in(self, app: web.Application, plain: web.Application) -> None:
+        """Instead of `listeners`: serve admission as HAMi does on an application of others', and the views on their plain one."""
+        add_drop_in_routes(app, self.admission, self._metrics)
+        plain.add_routes(self._views.routes())
 
     async def start(self) -> None:
         """Begin what runs beside the requests."""

@@ -16,7 +16,7 @@ from serving.app import new_app
 from serving.metrics import RequestMetrics
 from tests.webhook.builders import Cluster, container, pod
 from webhook.admission import Admission, Verdict
-from webhook.app import add_drop_in_route, admission_app
+from webhook.app import add_drop_in_routes, admission_app
 from webhook.handlers import BODY_LIMIT_BYTES
 from webhook.metrics import AdmissionMetrics
 from webhook.wire import JsonObject
@@ -187,12 +187,13 @@ async def test_counters_and_one_log_line_a_request(served: Served, caplog: pytes
     assert served.counted("slotwise_admission_denials_total", path="/validate", reason="no-containers") == 1
 
 
-async def test_drop_in_route_checks_quota_in_webhook() -> None:
+async def test_drop_in_routes_check_quota_in_webhook_and_serve_validate_too() -> None:
     cluster, registry = Cluster().quota(gpumem=100), CollectorRegistry()
     app = new_app(client_max_size=2**20, metrics=RequestMetrics(registry), log=logging.getLogger("tests"))
-    add_drop_in_route(app, cluster.admission, AdmissionMetrics(registry))
+    add_drop_in_routes(app, cluster.admission, AdmissionMetrics(registry))
     async with TestClient(TestServer(app)) as client:
         answer = await client.post("/webhook", json=review(pod(container(gpu=1, gpumem=500))))
         status = (await answer.json())["response"]["status"]
         assert (status["code"], status["message"][:25]) == (403, "exceeding resource quota:")
-        assert (await client.post("/validate", json={})).status == 404
+        answer = await client.post("/validate", json=review(ours(container(gpu=1, gpumem=500))))
+        assert (await answer.json())["response"]["status"]["message"][:25] == "exceeding resource quota:"
