@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from serving.app import new_app
 from serving.metrics import RequestMetrics
-from tests.webhook.builders import Cluster, container, pod
+from tests.webhook.builders import Cluster, container, ours, pod
 from webhook.admission import Admission, Verdict
 from webhook.app import add_drop_in_routes, admission_app
 from webhook.handlers import BODY_LIMIT_BYTES
