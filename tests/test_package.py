@@ -4,8 +4,10 @@ import configparser
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
-NOT_INSTALLED = {"tests", "manifests", "docs", "build", "dist"}
+NOT_INSTALLED = {"tests", "docs", "build", "dist"}
 
 
 def setup() -> configparser.ConfigParser:
@@ -29,15 +31,21 @@ def test_every_package_is_installed() -> None:
     assert packages() >= {"certs", "cli", "devices.vendors", "devices.kube", "lab.apiserver", "scheduler", "webhook"}
 
 
-def test_scenarios_are_installed() -> None:
-    patterns = setup()["options.package_data"]["lab"].split()
-    for path in (ROOT / "lab" / "scenarios").rglob("*"):
-        if path.is_file():
-            assert any(path.relative_to(ROOT / "lab").match(pattern) for pattern in patterns), path
+@pytest.mark.parametrize(("package", "folder"), [("lab", "scenarios"), ("manifests", "")])
+def test_data_files_are_installed(package: str, folder: str) -> None:
+    patterns = setup()["options.package_data"][package].split()
+    found = [
+        path
+        for path in (ROOT / package / folder).rglob("*")
+        if path.is_file() and path.suffix not in {".py", ".pyc", ".typed"}
+    ]
+    assert found
+    for path in found:
+        assert any(path.relative_to(ROOT / package).match(pattern) for pattern in patterns), path
 
 
 def test_folders_of_code_are_packages() -> None:
     """A folder without `__init__.py` would be left out of the installation without a word."""
-    for top in ("certs", "cli", "devices", "lab", "scheduler", "serving", "webhook"):
+    for top in ("certs", "cli", "devices", "lab", "manifests", "scheduler", "serving", "webhook"):
         for path in (ROOT / top).rglob("*.py"):
             assert (path.parent / "__init__.py").exists(), path

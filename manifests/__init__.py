@@ -1,0 +1,1 @@
+"""Kubernetes manifests as plain YAML with kustomize bases and overlays, and what renders, changes and checks them."""

@@ -1,0 +1,11 @@
+"""Errors of the manifests: everything that is refused says where, what, and what is accepted."""
+
+__all__ = ["ManifestError", "RegionError"]
+
+
+class ManifestError(Exception):
+    """Manifests cannot be rendered, changed or checked as asked."""
+
+
+class RegionError(ManifestError):
+    """A generated part of a file has no name we know, or no end."""
