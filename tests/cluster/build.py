@@ -32,6 +32,7 @@ __all__ = [
     "build",
     "cache_folder",
     "etcd",
+    "kubectl",
     "kubernetes",
     "minors",
 ]
@@ -39,6 +40,7 @@ __all__ = [
 DEFAULT_MINOR: Final = "1.37"
 HERE: Final = Path(__file__).parent
 _COMMANDS: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+_KUBERNETES: Final = "k8s.io/kubernetes"
 _VERSION_PACKAGE: Final = "k8s.io/component-base/version"
 _TELL_EVERY_S: Final = 10.0
 _LINES_KEPT: Final = 30
@@ -57,17 +59,14 @@ class NoGoError(BuildError):
 class Component:
     """One Go module of ours, and what is built from it."""
 
+    name: str
+    """Of its folder in the cache."""
     module: Path
     """Folder of its go.mod."""
     required: str
     """The module whose version counts."""
     programs: Mapping[str, str]
     """Package by the name of the program."""
-
-    @property
-    def name(self) -> str:
-        """`etcd` or `kubernetes`."""
-        return self.required.split("/")[1]
 
     @property
     def version(self) -> str:
@@ -81,7 +80,7 @@ class Component:
     @property
     def ldflags(self) -> str:
         """Without the version Kubernetes calls itself v0.0.0, and clients take it for older than any they know."""
-        if self.name != "kubernetes":
+        if self.required != _KUBERNETES:
             return "-s -w"
         major, minor, _ = self.version.split(".", 2)
         stamps = {"gitVersion": f"v{self.version}", "gitMajor": major, "gitMinor": minor}
@@ -102,6 +101,7 @@ class Programs:
     apiserver: Path
     controllers: Path
     scheduler: Path
+    kubectl: Path
     version: str
     """Of Kubernetes, as in `1.37.2`."""
 
@@ -109,18 +109,32 @@ class Programs:
 def etcd() -> Component:
     """etcd's server."""
     package = "go.etcd.io/etcd/server/v3"
-    return Component(HERE / "etcd", package, {"etcd": package})
+    return Component("etcd", HERE / "etcd", package, {"etcd": package})
 
 
 def kubernetes(minor: str) -> Component:
     """The control plane of a Kubernetes minor. Raises `BuildError` naming those there are."""
+    _require_minor(minor)
+    return Component(
+        "kubernetes",
+        HERE / "kubernetes" / minor,
+        _KUBERNETES,
+        {command: f"{_KUBERNETES}/cmd/{command}" for command in _COMMANDS},
+    )
+
+
+def kubectl(minor: str) -> Component:
+    """The command-line client of a Kubernetes minor, of a go.mod of its own since it needs modules that the rest does not.
+
+    Raises `BuildError` naming those there are.
+    """
+    _require_minor(minor)
+    return Component("kubectl", HERE / "kubectl" / minor, _KUBERNETES, {"kubectl": f"{_KUBERNETES}/cmd/kubectl"})
+
+
+def _require_minor(minor: str) -> None:
     if minor not in minors():
         raise BuildError(f"no Kubernetes {minor!r} here: there are {', '.join(minors())}")
-    return Component(
-        HERE / "kubernetes" / minor,
-        "k8s.io/kubernetes",
-        {command: f"k8s.io/kubernetes/cmd/{command}" for command in _COMMANDS},
-    )
 
 
 def minors() -> Sequence[str]:
@@ -143,9 +157,9 @@ def build(minor: str, cache: Path) -> Programs:
     Raises `NoGoError` only where something has to be built, `BuildError` with Go's words where that fails.
     """
     go = _go_version()
-    server, cluster = etcd(), kubernetes(minor)
-    folders = {component.name: cache / component.folder(go) for component in (server, cluster)}
-    for component in (server, cluster):
+    server, cluster, client = components = (etcd(), kubernetes(minor), kubectl(minor))
+    folders = {component.name: cache / component.folder(go) for component in components}
+    for component in components:
         folder = folders[component.name]
         if not all((folder / program).exists() for program in component.programs):
             with _locked(cache):
@@ -156,6 +170,7 @@ def build(minor: str, cache: Path) -> Programs:
         apiserver=kube / "kube-apiserver",
         controllers=kube / "kube-controller-manager",
         scheduler=kube / "kube-scheduler",
+        kubectl=folders[client.name] / "kubectl",
         version=cluster.version,
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.build import BuildError, build, cache_folder, etcd, kubernetes, minors
+from tests.cluster.build import BuildError, build, cache_folder, etcd, kubectl, kubernetes, minors
 
 FAKE_GO = """\
 #!/bin/sh
@@ -39,17 +39,18 @@ def test_everything_is_built_once(calls: Path, tmp_path: Path) -> None:
     first = build("1.37", tmp_path / "cache")
     assert first.apiserver.read_text() == "a program\n"
     assert first.version == "1.37.2"
-    assert len(calls.read_text().splitlines()) == 4
+    assert len(calls.read_text().splitlines()) == 5
     assert build("1.37", tmp_path / "cache") == first
-    assert len(calls.read_text().splitlines()) == 4
+    assert len(calls.read_text().splitlines()) == 5
 
 
 def test_the_version_is_stamped_into_kubernetes(calls: Path, tmp_path: Path) -> None:
     build("1.37", tmp_path / "cache")
-    server, apiserver, *_ = calls.read_text().splitlines()
+    server, apiserver, *_, client = calls.read_text().splitlines()
     assert "go.etcd.io/etcd/server/v3" in server
     assert "-X k8s.io/component-base/version.gitVersion=v1.37.2" in apiserver
     assert "version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37" in apiserver
+    assert "version.gitVersion=v1.37.2" in client
 
 
 def test_two_builds_at_once_share_the_work(calls: Path, tmp_path: Path) -> None:
@@ -58,7 +59,7 @@ def test_two_builds_at_once_share_the_work(calls: Path, tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(calls.read_text().splitlines()) == 4
+    assert len(calls.read_text().splitlines()) == 5
 
 
 def test_a_build_that_fails_leaves_nothing_that_looks_finished(
@@ -92,12 +93,12 @@ def test_where_the_cache_is(environment: dict[str, str], folder: str) -> None:
 def test_all_minors_that_are_served_can_be_built() -> None:
     assert list(minors()) == ["1.37", "1.36", "1.35", "1.34"]
     assert [kubernetes(minor).version for minor in minors()] == ["1.37.2", "1.36.3", "1.35.4", "1.34.4"]
+    assert [kubectl(minor).version for minor in minors()] == [kubernetes(minor).version for minor in minors()]
     assert etcd().version == "3.7.3"
 
 
 def test_staging_modules_have_the_version_of_kubernetes() -> None:
-    for minor in minors():
-        component = kubernetes(minor)
+    for component in (make(minor) for make in (kubernetes, kubectl) for minor in minors()):
         lines = (component.module / "go.mod").read_text().splitlines()
         replaced = [line.split() for line in lines if " => " in line]
         assert len(replaced) > 25
