@@ -5,13 +5,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from devices.ledger import PLACED, QUOTA_COUNTS
 from scheduler.errors import SettingsError
 from serving.flags import add_bool_flag, duration, hyphened, value
 from serving.process import Ports, ProcessSettings, add_process_flags, process_settings
 
-__all__ = ["Settings", "parse"]
+__all__ = ["CALLER_TIMEOUT_S", "Settings", "add_flags", "fields", "parse"]
 
 NODE_CHOICES = ("extender", "scheduler")
 NODE_LOCKS = ("auto", "always", "never")
@@ -118,8 +119,14 @@ def _parser() -> argparse.ArgumentParser:
         " --device-config-file=/device-config.yaml --gpu-scheduler-policy=binpack. Flags may be written with '-' or '_'.",
         allow_abbrev=False,
     )
+    add_flags(parser, PORTS)
+    return parser
+
+
+def add_flags(parser: argparse.ArgumentParser, ports: Ports) -> None:
+    """The flags of `Settings`, for this service and for those that hold it; `fields` reads them."""
     placing = parser.add_argument_group("placing")
-    placing.add_argument("--scheduler-name", default="hami-scheduler", help="source of Events (default hami-scheduler)")
+    placing.add_argument("--scheduler-name", default="hami-scheduler", help="source of Events (default %(default)s)")
     placing.add_argument(
         "--node-scheduler-policy", default="binpack", help="binpack or spread, where a pod names none (default binpack)"
     )
@@ -182,14 +189,13 @@ def _parser() -> argparse.ArgumentParser:
     plugins.add_argument(
         "--handshake", default="auto", help="auto, always or never answer the plugins' handshake (default auto)"
     )
-    add_process_flags(parser, PORTS)
+    add_process_flags(parser, ports)
     more = parser.add_argument_group("more of HAMi's flags")
     add_bool_flag(more, "--legacy-metrics", False, "also the metric names from before HAMi 2.10")
     for flag, instead in _NOT_HERE.items():
         add_bool_flag(more, flag, False, f"true is refused: {instead}")
     for flag in ("--leader-elect-resource-name", "--leader-elect-resource-namespace"):
         more.add_argument(flag, default="", metavar="NAME", help="only with --leader-elect")
-    return parser
 
 
 def _lock_timeout_s(given: float | None, environment: Mapping[str, str]) -> float:
@@ -211,18 +217,21 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     Raises `SettingsError` for values that are readable but not accepted.
     """
     given = _parser().parse_args([hyphened(argument) for argument in argv])
+    return Settings(**fields(given, os.environ if environment is None else environment))
+
+
+def fields(given: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of `Settings` as the flags of `add_flags` and the environment give them. Raises `SettingsError`."""
     for flag, instead in _NOT_HERE.items():
         if getattr(given, flag.removeprefix("--").replace("-", "_")):
             raise SettingsError(f"{flag}: true is not available: {instead}")
-    return Settings(
+    return dict(
         scheduler_name=given.scheduler_name,
         node_scheduler_policy=given.node_scheduler_policy,
         gpu_scheduler_policy=given.gpu_scheduler_policy,
         node_choice=given.node_choice,
         node_lock=given.node_lock,
-        node_lock_timeout_s=_lock_timeout_s(
-            given.node_lock_timeout, os.environ if environment is None else environment
-        ),
+        node_lock_timeout_s=_lock_timeout_s(given.node_lock_timeout, environment),
         node_lock_wait_s=given.node_lock_wait,
         node_lock_retry_timeout_s=given.node_lock_retry_timeout,
         bind_timeout_s=given.bind_timeout,
