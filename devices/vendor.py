@@ -298,6 +298,10 @@ class Vendor:
     """Further annotations that users set and a decision depends on."""
     admission_outputs: tuple[str, ...] = ()
     """Annotations that admission sets."""
+    changes_other_pods: bool = False
+    """Admission changes pods that name none of the resources, too."""
+    device_variables: tuple[str, ...] = ()
+    """Variables that open cards to a container beside those it was given; all that end in `_VISIBLE_DEVICES` do, whoever's."""
     node_inputs: tuple[str, ...] = ()
     """Node annotations that a decision depends on, besides the card list."""
     registration: tuple[str, ...] = ()

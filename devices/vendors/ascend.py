@@ -312,6 +312,8 @@ def _vendor(chip: Chip, settings: Settings) -> Vendor:
         core_resource=chip.resource_core_name,
         outputs=(PREDICATE_TIME, f"huawei.com/{word}"),
         inputs=(MODE,),
+        changes_other_pods=chip.overwrite_env,
+        device_variables=("ASCEND_VNPU_SPECS",),
         node_inputs=(NODE_SOFT_SPLIT,),
         registration=(f"hami.io/node-register-{word}",),
         memory_factor=max(chip.memory_factor, 1),

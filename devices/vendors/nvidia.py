@@ -311,6 +311,8 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
             to_allocate="hami.io/vgpu-devices-to-allocate",
             outputs=(MIG_ALLOCATIONS,),
             inputs=(NUMA_BIND, VGPU_MODE),
+            changes_other_pods=settings.overwrite_env,
+            device_variables=("NVIDIA_IMEX_CHANNELS", "NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"),
             node_inputs=(),
             registration=(REGISTER, PAIR_SCORES),
             handshake="hami.io/node-handshake",
