@@ -186,10 +186,16 @@ class KubeClient:
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise unreachable(str(call), error) from error
 
-    async def create(self, resource: Resource, body: JsonObject, namespace: str | None = None) -> JsonObject:
-        """Create an object. Raises AlreadyExists, Invalid, OutcomeUnknown."""
+    async def create(
+        self, resource: Resource, body: JsonObject, namespace: str | None = None, *, dry_run: bool = False
+    ) -> JsonObject:
+        """Create an object; a dry run asks all who have a say and stores nothing.
+
+        Raises AlreadyExists, Invalid, OutcomeUnknown.
+        """
         path = resource.collection(namespace)
-        return await self._write(Call("create", resource.label, "POST", path, body=orjson.dumps(body)))
+        query = {"dryRun": "All"} if dry_run else {}
+        return await self._write(Call("create", resource.label, "POST", path, query, body=orjson.dumps(body)))
 
     async def merge_patch(
         self,
@@ -240,6 +246,10 @@ class KubeClient:
             return _object(raw)
         except MalformedReply as error:
             raise OutcomeUnknown(f"{call}: {error}") from error
+
+    async def version(self) -> JsonObject:
+        """What the API server says of itself: `gitVersion`, `major`, `minor` and more."""
+        return _object(await self._transport.read(Call("get", "version", "GET", "/version")))
 
     # --- by name, as the protocols ask ---
 
@@ -299,6 +309,12 @@ class KubeClient:
             before_send=before_send,
         )
         await self._transport.write(call)
+
+    async def pod_log(self, namespace: str, name: str, container: str, lines: int) -> str:
+        """The last lines that a container of a pod has written."""
+        query = {"container": container, "tailLines": str(lines)}
+        path = PODS.item(name, namespace, "log")
+        return (await self._transport.read(Call("get/log", PODS.label, "GET", path, query))).decode(errors="replace")
 
     async def create_event(self, namespace: str, body: JsonObject) -> None:
         """(EventWriter)"""

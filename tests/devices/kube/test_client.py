@@ -81,6 +81,12 @@ WRITES: dict[str, tuple[Callable[[KubeClient], Awaitable[object]], str, str, obj
         "/api/v1/namespaces/ns/events",
         {"reason": "x"},
     ),
+    "dry run": (
+        lambda client: client.create(PODS, {"kind": "Pod"}, "ns", dry_run=True),
+        "POST",
+        "/api/v1/namespaces/ns/pods?dryRun=All",
+        {"kind": "Pod"},
+    ),
     "replace": (
         lambda client: client.replace(CONFIG_MAPS, "c", {"data": {}}, "ns"),
         "PUT",
@@ -118,6 +124,16 @@ async def test_write_as_the_api_server_sees_it(
     assert json.loads(api.bodies[0]) == body
     merge = method == "PATCH"
     assert request.content_type == ("application/merge-patch+json" if merge else "application/json")
+
+
+async def test_version_and_log_as_the_api_server_sees_them(api: FakeApi, client: KubeClient) -> None:
+    api.script += [ok({"gitVersion": "v1.37.2"}), ok({"any": "text"})]
+    assert (await client.version())["gitVersion"] == "v1.37.2"
+    assert await client.pod_log("ns", "p", "main", 5) == '{"any": "text"}'
+    assert [request.path_qs for request in api.requests] == [
+        "/version",
+        "/api/v1/namespaces/ns/pods/p/log?container=main&tailLines=5",
+    ]
 
 
 DEFINITE = {
