@@ -1,6 +1,6 @@
 """Errors of the manifests: everything that is refused says where, what, and what is accepted."""
 
-__all__ = ["ManifestError", "RegionError"]
+__all__ = ["ManifestError", "ProcessError", "RegionError"]
 
 
 class ManifestError(Exception):
@@ -9,3 +9,7 @@ class ManifestError(Exception):
 
 class RegionError(ManifestError):
     """A generated part of a file has no name we know, or no end."""
+
+
+class ProcessError(ManifestError):
+    """A container's command line does not start what it should; the text names the flag."""
