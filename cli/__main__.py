@@ -3,6 +3,7 @@
 import typer
 
 from cli import bench, certs, lab, quota
+from cli.manifests import manifests
 from cli.replay import replay
 from cli.vendors import vendors
 
@@ -19,6 +20,7 @@ app.add_typer(lab.app, name="lab")
 app.add_typer(certs.app, name="certs")
 app.add_typer(bench.app, name="bench")
 app.add_typer(quota.app, name="quota")
+app.command("manifests")(manifests)
 app.command("replay")(replay)
 app.command("vendors")(vendors)
 
