@@ -1,0 +1,1 @@
+"""Tests of the drop-in for HAMi's extender container."""
