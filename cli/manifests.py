@@ -11,7 +11,7 @@ from manifests.documents import as_yaml, in_order
 from manifests.errors import ManifestError
 from manifests.families import Families
 from manifests.kustomize import FOLDER, overlays, render
-from manifests.regions import filled
+from manifests.regions import generated
 
 __all__ = ["manifests"]
 
@@ -27,7 +27,7 @@ def _regenerate(folder: Path) -> None:
     """Make the generated parts of the files anew, in place; for those who change a family."""
     for path in sorted(folder.rglob("*.yaml")):
         written = path.read_text(encoding="utf-8")
-        made = filled(written, Families(), str(path))
+        made = generated(path, Families())
         if made != written:
             path.write_text(made, encoding="utf-8")
             typer.echo(str(path))

@@ -11,7 +11,7 @@ import jsonpatch
 from manifests.documents import Document, Identity, identity, mapping, read_stream, read_values, sequence, text_at
 from manifests.errors import ManifestError
 from manifests.families import Families
-from manifests.regions import filled
+from manifests.regions import generated
 from manifests.strategic import merged
 
 __all__ = ["COMPONENTS", "FOLDER", "components", "overlays", "render"]
@@ -86,11 +86,7 @@ class _Builder:
         return found
 
     def _read(self, path: Path) -> list[Document]:
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise ManifestError(f"{path}: cannot be read: {error.strerror}") from error
-        return read_stream(filled(text, self._families, str(path)), str(path))
+        return read_stream(generated(path, self._families), str(path))
 
     # --- one function a key of a kustomization ---
 
@@ -114,7 +110,7 @@ class _Builder:
         if "path" in patch:
             path = folder / _name(patch["path"], f"{where}: path")
             where = str(path)
-            text = filled(path.read_text(encoding="utf-8"), self._families, where)
+            text = generated(path, self._families)
         else:
             text = text_at(patch, "patch", where)
         for value in read_values(text, where):

@@ -41,7 +41,9 @@ def scheduler_settings(line: Sequence[str]) -> SchedulerSettings:
 
 def _settings(line: Sequence[str], module: str, parse: Callable[[Sequence[str]], S], refused: type[Exception]) -> S:
     if module_of(line) != module:
-        raise ProcessError(f"the command {' '.join(line)!r} does not run the module {module}: expected python -m {module} …")
+        raise ProcessError(
+            f"the command {' '.join(line)!r} does not run the module {module}: expected python -m {module} …"
+        )
     flags = line[list(line).index(module) + 1 :]
     said = io.StringIO()
     try:

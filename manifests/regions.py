@@ -8,15 +8,18 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from devices.managed import asks_condition, managed_resources, protected_keys
-from manifests.errors import RegionError
+from devices.admission_objects import admission_files
+from devices.managed import managed_resources
+from manifests.errors import ManifestError, RegionError
 from manifests.families import Families
 
-__all__ = ["REGIONS", "filled"]
+__all__ = ["REGIONS", "filled", "generated"]
 
+_WHOLE_FILES: Final = "admission"
 _START: Final = re.compile(r"^(\s*)# generated: (\S+)$")
 _END: Final = re.compile(r"^\s*# end of generated$")
 
@@ -30,32 +33,27 @@ def _device_config(families: Families) -> Iterable[str]:
     return families.text().splitlines()
 
 
-def _asks_condition(families: Families) -> Iterable[str]:
-    yield f"expression: {_quoted(asks_condition(families.config))}"
-
-
-def _protected_keys(families: Families) -> Iterable[str]:
-    return (f"- {key}" for key in protected_keys(families.config))
-
-
-def _quoted(text: str) -> str:
-    """A YAML scalar on one line, whatever the text."""
-    return "'" + text.replace("'", "''") + "'"
-
-
 REGIONS: Final[Mapping[str, Callable[[Families], Iterable[str]]]] = MappingProxyType(
     {
-        "asks-condition": _asks_condition,
         "device-config": _device_config,
         "managed-resources": _managed_resources,
-        "protected-keys": _protected_keys,
     }
 )
 """By name: the lines of a generated part, without their indentation."""
 
 
+def generated(path: Path, families: Families) -> str:
+    """A file with all that is generated in it made anew from these families. Raises `ManifestError` naming file and line."""
+    if path.parent.name == _WHOLE_FILES and path.name in (made := admission_files(families.config)):
+        return made[path.name]
+    try:
+        return filled(path.read_text(encoding="utf-8"), families, str(path))
+    except OSError as error:
+        raise ManifestError(f"{path}: cannot be read: {error.strerror}") from error
+
+
 def filled(text: str, families: Families, where: str) -> str:
-    """The file with every generated part made anew from these families. Raises `RegionError` naming file and line."""
+    """The text with every generated part made anew from these families. Raises `RegionError` naming file and line."""
     lines: list[str] = []
     open_at = 0
     for number, line in enumerate(text.splitlines(), 1):

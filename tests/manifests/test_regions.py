@@ -10,7 +10,7 @@ from devices.config import default_config, optional_families, read
 from devices.managed import managed_resources
 from manifests.errors import RegionError
 from manifests.families import Families, shipped_document
-from manifests.regions import REGIONS, filled
+from manifests.regions import REGIONS, filled, generated
 
 FOLDER = Path(__file__).parents[2] / "manifests"
 FILES = sorted(FOLDER.rglob("*.yaml"))
@@ -19,8 +19,7 @@ RENAMED = Families({"nvidia": {"resourceCountName": "example.com/gpu"}})
 
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(FOLDER)) for path in FILES])
 def test_what_is_written_is_what_the_families_say(path: Path) -> None:
-    written = path.read_text()
-    made = filled(written, Families(), path.name)
+    written, made = path.read_text(), generated(path, Families())
     difference = "".join(difflib.unified_diff(written.splitlines(True), made.splitlines(True), "written", "made"))
     assert not difference, "run `slotwise manifests --regenerate`"
 
@@ -41,6 +40,12 @@ def test_a_generated_part_follows_the_families(name: str) -> None:
     else:
         assert len(ascend) > len(shipped)
         assert all(line.startswith("  ") for line in ascend.splitlines()[1:])
+
+
+def test_admission_files_follow_the_families_as_a_whole() -> None:
+    path = FOLDER / "base" / "admission" / "policy.yaml"
+    assert "example.com/gpu" in generated(path, RENAMED)
+    assert generated(path, Families(enabled=("ascend",))) != path.read_text()
 
 
 def test_kube_scheduler_is_told_of_every_resource() -> None:
