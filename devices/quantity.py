@@ -40,6 +40,8 @@ def whole(value: Quantity) -> int:
     """
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < _SHORT:
         return int(value)
+    if type(value) is int and abs(value) <= _MAX_INT64:
+        return value
     number, is_whole = _read(value)
     if not is_whole:
         raise QuantityError(f"{value!r} is not a whole number")

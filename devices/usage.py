@@ -84,6 +84,9 @@ def peak(parts: Sequence[T], when: Sequence[Role], nothing: T, released: bool) -
 
 def holds_of(allocation: Allocation, when: Sequence[Role], released: bool) -> dict[CardKey, Hold]:
     """A pod's share of every card it uses; cards that only finished init containers used are left out once released."""
+    sole = _sole_entry(allocation, when)
+    if sole is not None:
+        return {(sole.vendor, sole.uuid): Hold(sole.slots, sole.memory_mib, sole.cores)} if sole.slots else {}
     cards = {(entry.vendor, entry.uuid) for entries in allocation for entry in entries}
     found = {}
     for key in sorted(cards):
@@ -92,6 +95,15 @@ def holds_of(allocation: Allocation, when: Sequence[Role], released: bool) -> di
         if hold.slots:
             found[key] = hold
     return found
+
+
+def _sole_entry(allocation: Allocation, when: Sequence[Role]) -> Entry | None:
+    """The entry of a pod that has a single one, and for an app: what most pods hold, at all times of their life."""
+    taking = [position for position, entries in enumerate(allocation) if entries]
+    if len(taking) != 1 or len(allocation[taking[0]]) != 1 or when[taking[0]] is not Role.APP:
+        return None
+    (entry,) = allocation[taking[0]]
+    return entry if entry.slots >= 0 and entry.memory_mib >= 0 and entry.cores >= 0 else None
 
 
 def _on_card(entries: Iterable[Entry], key: CardKey) -> Hold:
@@ -103,6 +115,9 @@ def charge_of(
     allocation: Allocation, when: Sequence[Role], released: bool, price: Callable[[Entry], Charge]
 ) -> dict[str, Charge]:
     """What the pod costs its namespace, by vendor key: its peak over all cards together."""
+    sole = _sole_entry(allocation, when)
+    if sole is not None:
+        return {sole.vendor: price(sole).peak(NO_CHARGE) if not released else price(sole)}
     vendors = sorted({entry.vendor for entries in allocation for entry in entries})
     return {
         vendor: peak(

@@ -417,6 +417,11 @@ class Vendor:
             )
         )
 
+    @property
+    def hands_out_instances(self) -> bool:
+        """Whether a pod may hold MIG instances of this vendor's cards."""
+        return self.hooks.reservations is not _no_reservations
+
     def reservations(self, annotations: Mapping[str, str]) -> tuple[MigReservation, ...]:
         """The MIG instances that a pod's annotations name. Raises `AllocationError`."""
         return self.hooks.reservations(annotations)

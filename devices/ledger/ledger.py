@@ -67,6 +67,7 @@ class Ledger(NodeBooks, CostBooks):
         CostBooks.__init__(self, config)
         self.quota_counts = quota_counts
         self._timeout_s = reservation_timeout_s
+        self._with_instances = tuple(vendor for vendor in config.vendors if vendor.hands_out_instances)
         self._pods: dict[str, _PodBook] = {}
         self._reserving: dict[str, _PodBook] = {}
         self._gone: dict[str, None] = {}
@@ -224,7 +225,9 @@ class Ledger(NodeBooks, CostBooks):
             return None
         if not any(allocation):
             return None
-        if self._needing_cards:
+        if self._needing_cards and not self._needing_cards.isdisjoint(
+            e.vendor for entries in allocation for e in entries
+        ):
             allocation = self._restored(allocation, node)
         reservations = self._reservations(uid, pod)
         if current is not None and (current.node, current.allocation, current.reservations, current.released) == (
@@ -249,9 +252,10 @@ class Ledger(NodeBooks, CostBooks):
 
     def _reservations(self, uid: str, pod: Pod) -> tuple[MigReservation, ...]:
         found: list[MigReservation] = []
-        for vendor in self.config.vendors:
+        annotations = pod.annotations
+        for vendor in self._with_instances:
             try:
-                found += vendor.reservations(pod.annotations)
+                found += vendor.reservations(annotations)
             except AllocationError as error:
                 self._pod_problems[uid] = f"pod {pod.namespace}/{pod.name}: its MIG cards take nobody else: {error}"
         return tuple(found)

@@ -32,9 +32,9 @@ def decode_allocation(pod: Pod, vendors: Iterable[Vendor]) -> Allocation:
     """The allocation that a pod's annotations carry, at its container positions. Raises `AllocationError`."""
     containers = [*pod.init_containers, *pod.containers]
     positions: list[tuple[Entry, ...]] = [()] * len(containers)
+    annotations = pod.annotations
     for vendor in vendors:
-        text = pod.annotations.get(vendor.allocated) if vendor.allocated else None
-        if text:
+        if vendor.allocated and (text := annotations.get(vendor.allocated)):
             decoded = decode(text, vendor.key)
             if len(decoded) != len(containers):
                 decoded = at_positions(decoded, [_asks(vendor, container) for container in containers])

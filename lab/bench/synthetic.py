@@ -13,7 +13,19 @@ import orjson
 from devices.ledger import Ledger
 from devices.objects import node_of, pod_of, quota_of
 
-__all__ = ["Size", "card_uuid", "fill", "node_document", "node_name", "pod_document"]
+__all__ = [
+    "JsonObject",
+    "Size",
+    "card_uuid",
+    "documents",
+    "fill",
+    "node_document",
+    "node_documents",
+    "node_name",
+    "pod_document",
+    "quota_document",
+    "with_kubernetes_fields",
+]
 
 CARD_MEMORY_MIB = 15360
 CARD_SLOTS = 10
@@ -169,11 +181,59 @@ def documents(size: Size) -> Iterator[JsonObject]:
     return (_placed_pod(number, place) for number, place in enumerate(places))
 
 
+def node_documents(size: Size, linked: bool = False) -> Iterator[JsonObject]:
+    """Every node; `linked`: the nodes say how well their cards are linked."""
+    return (node_document(number, size.cards, slots=_slots(number), linked=linked) for number in range(size.nodes))
+
+
+def quota_document() -> JsonObject:
+    """The quota of the namespace that has one; nobody comes near it."""
+    hard = {"limits.nvidia.com/gpumem": "2000000000", "limits.nvidia.com/gpu": "2000000"}
+    metadata = {"name": "bench", "namespace": LIMITED, "uid": "uid-quota"}
+    return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}}
+
+
+def with_kubernetes_fields(pod: JsonObject) -> JsonObject:
+    """A placed pod with what a cluster adds to it and Slotwise does not read: managed fields, volumes, conditions. About 5.5 KB then."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    assert isinstance(metadata, dict)
+    assert isinstance(spec, dict)
+    owned = {f"f:field-{n}": {".": {}, "f:name": {}, "f:value": {}} for n in range(16)}
+    manager = {"apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": owned}, "operation": "Update"}
+    metadata |= {
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "labels": {**metadata["labels"], "pod-template-hash": "5d4f8c7b9", "controller-revision-hash": "6c9b7"},
+        "managedFields": [{**manager, "manager": name} for name in ("kube-controller-manager", "slotwise", "kubelet")],
+        "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "bench", "uid": "uid-owner"}],
+    }
+    spec |= {
+        "dnsPolicy": "ClusterFirst",
+        "restartPolicy": "Always",
+        "serviceAccountName": "default",
+        "tolerations": [
+            {"key": f"node.kubernetes.io/{why}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+            for why in ("not-ready", "unreachable")
+        ],
+        "volumes": [{"name": f"volume-{n}", "projected": {"defaultMode": 420, "sources": []}} for n in range(4)],
+    }
+    ready = {"status": "True", "lastProbeTime": None, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    pod["status"] = {
+        "phase": "Running",
+        "conditions": [{**ready, "type": kind} for kind in ("Initialized", "Ready", "ContainersReady", "PodScheduled")],
+        "containerStatuses": [
+            {"name": "main", "ready": True, "restartCount": 0, "image": "bench:1", "imageID": "x" * 80}
+        ],
+        "hostIP": "10.0.0.1",
+        "podIP": "10.1.0.1",
+        "qosClass": "Burstable",
+    }
+    return pod
+
+
 def fill(ledger: Ledger, size: Size, linked: bool = False) -> None:
     """Put the whole cluster into a ledger; `linked`: the nodes say how well their cards are linked."""
-    for number in range(size.nodes):
-        ledger.put_node(node_of(node_document(number, size.cards, slots=_slots(number), linked=linked)))
-    hard = {"limits.nvidia.com/gpumem": "2000000000", "limits.nvidia.com/gpu": "2000000"}
-    ledger.put_quota(quota_of({"metadata": {"name": "bench", "namespace": LIMITED}, "spec": {"hard": hard}}))
+    for node in node_documents(size, linked):
+        ledger.put_node(node_of(node))
+    ledger.put_quota(quota_of(quota_document()))
     for document in documents(size):
         ledger.put_pod(pod_of(document), 0.0)

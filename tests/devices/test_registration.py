@@ -4,7 +4,10 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from devices import registration as reading
 from devices.errors import RegistrationError
 from devices.model import Card, MigProfile, Placement
 from devices.registration import (
@@ -309,3 +312,58 @@ CORDONS = {
 @pytest.mark.parametrize(("text", "uuids"), CORDONS.values(), ids=CORDONS)
 def test_cordon(text: str, uuids: set[str]) -> None:
     assert cordoned(text) == uuids
+
+
+_VALUES = st.sampled_from(
+    (
+        "GPU-a",
+        "GPU-b",
+        "GPU:c",
+        "",
+        0,
+        1,
+        8,
+        -1,
+        -0.0,
+        1.0,
+        2**31 - 1,
+        2**31,
+        10**20,
+        True,
+        False,
+        None,
+        [],
+        {},
+        "é\x00",
+    )
+)
+_NAMES = ("id", "index", "count", "devmem", "devcore", "type", "numa", "mode", "health")
+_ODD = ("ID", "DevMem", "migProfiles", "customInfo", "unheard")
+_PLAIN: st.SearchStrategy[Any] = st.fixed_dictionaries(
+    {"id": st.sampled_from(("GPU-a", "GPU-b", "GPU-c"))},
+    optional={name: st.integers(0, 2**31 - 1) for name in ("index", "count", "devmem", "devcore", "numa")}
+    | {"type": st.text(max_size=4), "mode": st.text(max_size=4), "health": st.booleans()},
+)
+_CARDS = st.one_of(_PLAIN, st.dictionaries(st.sampled_from((*_NAMES, *_ODD)), _VALUES, max_size=4), _VALUES)
+
+
+def _read(text: str) -> object:
+    try:
+        return read_json(text, "NVIDIA")
+    except RegistrationError as error:
+        return str(error)
+
+
+@given(st.lists(_CARDS, max_size=4) | _VALUES, st.sampled_from(("", "", "", " ", "x", "]")))
+def test_the_quick_reading_of_a_list_is_the_other_one(document: object, behind: str) -> None:
+    text = json.dumps(document) + behind
+    quick = _read(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "_quick_cards", lambda text, vendor: None)
+        assert quick == _read(text)
+
+
+def test_lists_as_plugins_write_them_are_read_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "read_cards", None)
+    text = node("n", card("b", index=1), card("a")).annotations[REGISTER]
+    assert [found.uuid for found in read_json(text, "NVIDIA").cards] == ["a", "b"]

@@ -1,12 +1,18 @@
 """What a pod holds over its life, and the state of a node's cards (HAMi v2.10 scheduling, collapse and its corrections)."""
 
+from dataclasses import replace
+from typing import TypeVar
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from devices.model import NO_CHARGE, Allocation, Card, CardState, Charge, Entry, MigReservation, Placement
 from devices.requests import Role
 from devices.usage import Hold, Tenancy, card_states, charge_of, holds_of, init_done, peak
 from tests.builders import card, container_document, entry, mig_card, nvidia, pod
 
+T = TypeVar("T", Hold, Charge)
 INI, SID, APP = Role.INIT, Role.SIDECAR, Role.APP
 
 
@@ -118,6 +124,44 @@ def test_what_a_pod_costs_is_its_peak(
 ) -> None:
     assert charge_of(allocation, when, False, nvidia().price) == {"NVIDIA": before}
     assert charge_of(allocation, when, True, nvidia().price) == {"NVIDIA": after}
+
+
+_ENTRIES = st.builds(
+    lambda uuid, memory, cores, slots: replace(entry(uuid, memory, cores), slots=slots),
+    st.sampled_from("AB"),
+    st.integers(-5, 9000),
+    st.integers(-1, 100),
+    st.integers(0, 2),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from((INI, SID, APP)), st.lists(_ENTRIES, max_size=2)), max_size=3), st.booleans())
+def test_every_pod_holds_and_costs_the_peak_of_its_containers(
+    containers: list[tuple[Role, list[Entry]]], released: bool
+) -> None:
+    """Most pods have one card, and are counted without looking for a peak."""
+    when = tuple(role for role, _ in containers)
+    allocation = tuple(tuple(entries) for _, entries in containers)
+    expected = {}
+    for uuid in sorted({e.uuid for entries in allocation for e in entries}):
+        shares = [[Hold(e.slots, e.memory_mib, e.cores) for e in entries if e.uuid == uuid] for entries in allocation]
+        hold = peak([_total(Hold(), part) for part in shares], when, Hold(), released)
+        if hold.slots:
+            expected["NVIDIA", uuid] = hold
+    assert holds_of(allocation, when, released) == expected
+    costs = [_total(NO_CHARGE, [price(e) for e in entries]) for entries in allocation]
+    charged = {"NVIDIA": peak(costs, when, NO_CHARGE, released)} if any(allocation) else {}
+    assert charge_of(allocation, when, released, price) == charged
+
+
+def _total(nothing: T, parts: list[T]) -> T:
+    for part in parts:
+        nothing += part
+    return nothing
+
+
+def price(of: Entry) -> Charge:
+    return Charge(of.memory_mib, of.cores, 1)
 
 
 def test_charges_are_apart_by_vendor_and_holds_too() -> None:
