@@ -334,6 +334,10 @@ def test_every_way_to_be_refused_is_shown() -> None:
         RefusalReason.SCHEDULER: "but its scheduler is",
         RefusalReason.PRIVILEGED: "is privileged",
         RefusalReason.NODE_NAME: "pod has node assigned",
+        RefusalReason.EPHEMERAL: "ephemeral container debug is privileged, in a pod with",
+        RefusalReason.RESIZE: "of a pod that is there already cannot be changed",
+        RefusalReason.BINDING: "may not bind it: leave it to",
+        RefusalReason.POD_UNKNOWN: "cannot be read: ",
         RefusalReason.QUOTA: "exceeding resource quota: ",
         RefusalReason.QUOTA_UNKNOWN: "cannot be checked: ",
     }

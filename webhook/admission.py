@@ -21,6 +21,8 @@ from webhook.errors import NotAPodError
 from webhook.mutators import MUTATORS, Mutation, apply_family_rules
 from webhook.patch import PodEdit
 from webhook.quota_service import QuotaAsk, QuotaService
+from webhook.requester import Requester
+from webhook.updates import Change, added_ephemeral, first_objection
 from webhook.validators import (
     AFTER_MUTATION,
     BEFORE_EXEMPTIONS,
@@ -37,9 +39,10 @@ from webhook.validators import (
 )
 from webhook.wire import JsonObject, Operation
 
-__all__ = ["CREATE", "FOREIGN_SCHEDULER", "Admission", "Verdict"]
+__all__ = ["CREATE", "FOREIGN_SCHEDULER", "UPDATE", "Admission", "Verdict", "refused"]
 
 CREATE = "CREATE"
+UPDATE = "UPDATE"
 FOREIGN_SCHEDULER = "pod already has different scheduler assigned"
 
 
@@ -65,22 +68,26 @@ class Admission:
     """Judges pods. Never changes what it is given, neither pods nor ledger."""
 
     def __init__(self, settings: AdmissionSettings, config: DeviceConfig, ledger: Ledger) -> None:
-        self._settings = settings
-        self._config = config
+        self.settings = settings
+        self.config = config
         self._ledger = ledger
         self._quota = QuotaService(ledger)
 
     def mutate(self, pod: JsonObject, namespace: str, *, operation: str = CREATE) -> Verdict:
         """Fill in what a device pod needs, or refuse it. `namespace` is that of the request."""
-        return self._answer(pod, lambda: self._mutate(pod, namespace, operation, self._settings.quota_in_webhook))
+        return self._answer(pod, lambda: self._mutate(pod, namespace, operation, self.settings.quota_in_webhook))
 
     def drop_in(self, pod: JsonObject, namespace: str, *, operation: str = CREATE) -> Verdict:
         """Mutation and validation in one, as where no validating webhook is installed: quota is always checked."""
         return self._answer(pod, lambda: self._mutate(pod, namespace, operation, check_quota=True))
 
-    def validate(self, pod: JsonObject, namespace: str, *, operation: str = CREATE) -> Verdict:
-        """Repeat every refusal on the final pod, since the mutating webhook may have been skipped."""
-        return self._answer(pod, lambda: self._validate(pod, namespace, operation))
+    def validate(self, pod: JsonObject, namespace: str) -> Verdict:
+        """Repeat every refusal on the final new pod, since the mutating webhook may have been skipped."""
+        return self._answer(pod, lambda: self._validate(pod, namespace))
+
+    def validate_update(self, pod: JsonObject, old: JsonObject | None, resource: str, requester: Requester) -> Verdict:
+        """Whether `requester` may turn `old` into `pod` through `resource` (`pods/status`, for example). Quota is not asked again."""
+        return self._answer(pod, lambda: self._validate_update(pod, old, resource, requester))
 
     def _mutate(self, pod: JsonObject, namespace: str, operation: str, check_quota: bool) -> Verdict:
         if operation != CREATE:
@@ -89,29 +96,43 @@ class Admission:
         if is_ignored(given):
             return _allowed(pod)
         if refusal := first_refusal(BEFORE_MUTATION, self._case(given, namespace, Advice())):
-            return _refused(pod, refusal)
+            return refused(pod, refusal)
         if self._is_foreign(given):
             return _allowed(pod, FOREIGN_SCHEDULER)
 
-        mutation = Mutation(PodEdit(pod), self._config, self._settings, cluster=self._ledger)
+        mutation = Mutation(PodEdit(pod), self.config, self.settings, cluster=self._ledger)
         for mutator in MUTATORS:
             mutator(mutation)
 
         case = self._case(_decoded(mutation.edit.pod), namespace, mutation.advice, mutation.asks)
         if refusal := first_refusal((*AFTER_MUTATION, within_quota) if check_quota else AFTER_MUTATION, case):
-            return _refused(pod, refusal, case.advice)
+            return refused(pod, refusal, case.advice)
 
         self._advise(given, case, self._request(case))
         return Verdict(True, "", 200, mutation.edit.pod, mutation.edit.operations, case.advice.texts())
 
-    def _validate(self, pod: JsonObject, namespace: str, operation: str) -> Verdict:
-        if operation != CREATE:
-            return _allowed(pod)
+    def _validate_update(self, pod: JsonObject, old: JsonObject | None, resource: str, requester: Requester) -> Verdict:
+        if old is None:
+            raise NotAPodError("oldObject is not a Pod: there is none")
+        change = Change(
+            before=_decoded(old),
+            after=_decoded(pod),
+            added=added_ephemeral(pod, old),
+            resource=resource,
+            requester=requester,
+            settings=self.settings,
+            vendors=self.config.vendors,
+            managed=_managed(_decoded(pod), self.config),
+        )
+        refusal = first_objection(change)
+        return _allowed(pod) if refusal is None else refused(pod, refusal)
+
+    def _validate(self, pod: JsonObject, namespace: str) -> Verdict:
         final = _decoded(pod)
         case = self._case(final, namespace, Advice())
         if refusal := first_refusal(BEFORE_EXEMPTIONS, case):
-            return _refused(pod, refusal, case.advice)
-        counts_all = self._settings.quota_counts == ADMITTED
+            return refused(pod, refusal, case.advice)
+        counts_all = self.settings.quota_counts == ADMITTED
         if is_ignored(final) or self._is_foreign(final):
             # Others' pods get no cards of ours; where quota counts every live pod it counts them too, if they can be read.
             try:
@@ -122,10 +143,10 @@ class Admission:
                 return _allowed(pod, "", case.advice)
 
         # The families word their own refusals; what they would change goes into a copy that nobody looks at.
-        mutation = Mutation(PodEdit(pod), self._config, self._settings, case.advice, cluster=self._ledger)
-        apply_family_rules(mutation, self._config.named_by(final))
+        mutation = Mutation(PodEdit(pod), self.config, self.settings, case.advice, cluster=self._ledger)
+        apply_family_rules(mutation, self.config.named_by(final))
         if refusal := first_refusal(FINAL, case):
-            return _refused(pod, refusal, case.advice)
+            return refused(pod, refusal, case.advice)
         request = self._request(case)
         verdict = self._within_quota(pod, case, request)
         if not verdict.allowed:
@@ -134,35 +155,35 @@ class Admission:
         return replace(verdict, warnings=case.advice.texts())
 
     def _request(self, case: Case) -> PodRequest:
-        return pod_request(case.pod, self._config.named_by(case.pod), case.cluster)
+        return pod_request(case.pod, self.config.named_by(case.pod), case.cluster)
 
     def _within_quota(self, pod: JsonObject, case: Case, request: PodRequest) -> Verdict:
         """Judged by the books where quota counts what holds cards; else the caller has to settle `ask` with the record."""
         ask = self._quota.ask(case.pod, request, case.namespace)
-        if ask is not None and self._settings.quota_counts != ADMITTED:
+        if ask is not None and self.settings.quota_counts != ADMITTED:
             judgement = self._quota.judge(ask)
             for warning in judgement.warnings:
                 case.advice.add(warning)
             if judgement.excesses:
-                return _refused(pod, exceeding(judgement.excesses), case.advice, ask)
+                return refused(pod, exceeding(judgement.excesses), case.advice, ask)
         return replace(_allowed(pod, advice=case.advice), ask=ask)
 
     def _answer(self, pod: JsonObject, judge: Callable[[], Verdict]) -> Verdict:
         try:
             return judge()
         except NotAPodError as error:
-            return _refused(pod, Refusal(RefusalReason.NOT_A_POD, str(error), 400))
+            return refused(pod, Refusal(RefusalReason.NOT_A_POD, str(error), 400))
         except MalformedValue as error:
-            return _refused(pod, Refusal(RefusalReason.MALFORMED, str(error), 422))
+            return refused(pod, Refusal(RefusalReason.MALFORMED, str(error), 422))
 
     def _case(self, pod: Pod, namespace: str, advice: Advice, asks: bool | None = None) -> Case:
         """The pod as the rules see it. Before any family was asked, every managed resource counts as asking."""
-        managed = _managed(pod, self._config)
+        managed = _managed(pod, self.config)
         return Case(
             pod=pod,
             namespace=namespace,
-            settings=self._settings,
-            vendors=self._config.vendors,
+            settings=self.settings,
+            vendors=self.config.vendors,
             managed=managed,
             asks=bool(managed) if asks is None else asks,
             cluster=self._ledger,
@@ -173,13 +194,13 @@ class Admission:
     def _is_foreign(self, pod: Pod) -> bool:
         """Whether the pod names a scheduler of its own choice that is not ours."""
         name = pod.spec.scheduler_name
-        if not name or name == self._settings.scheduler_name:
+        if not name or name == self.settings.scheduler_name:
             return False
-        return not (name == DEFAULT_SCHEDULER and self._settings.force_overwrite_default_scheduler)
+        return not (name == DEFAULT_SCHEDULER and self.settings.force_overwrite_default_scheduler)
 
     def _advise(self, given: Pod, case: Case, request: PodRequest) -> None:
         """Warnings about annotations as the user gave them, and about what the pod asks in the end."""
-        for text in annotation_advice(given.annotations, self._config, bool(case.managed)):
+        for text in annotation_advice(given.annotations, self.config, bool(case.managed)):
             case.advice.add(text)
         if case.managed:
             for text in too_many_cards(request, self._ledger):
@@ -206,6 +227,7 @@ def _allowed(pod: JsonObject, message: str = "", advice: Advice | None = None) -
     return Verdict(True, message, 200, pod, [], advice.texts() if advice else ())
 
 
-def _refused(pod: JsonObject, refusal: Refusal, advice: Advice | None = None, ask: QuotaAsk | None = None) -> Verdict:
+def refused(pod: JsonObject, refusal: Refusal, advice: Advice | None = None, ask: QuotaAsk | None = None) -> Verdict:
+    """The answer that goes with a refusal."""
     texts = advice.texts() if advice else ()
     return Verdict(False, refusal.message, refusal.code, pod, [], texts, refusal.reason, ask, refusal.excesses)

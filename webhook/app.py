@@ -6,11 +6,13 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
 
+from devices.kube.protocols import PodReader
 from serving.app import new_app
 from serving.drain import Drain
 from serving.health import NotReady, add_health
 from serving.metrics import RequestMetrics, metrics_handler
-from webhook.admission import Admission, Verdict
+from webhook.admission import CREATE, UPDATE, Admission, Verdict
+from webhook.bindings import Bindings
 from webhook.handlers import BODY_LIMIT_BYTES, Review, review_handler
 from webhook.metrics import AdmissionMetrics
 from webhook.quota_gate import Admitter, settled
@@ -27,19 +29,28 @@ _PLAIN_BODY_LIMIT_BYTES = 2**16
 
 
 def add_routes(
-    app: web.Application, admission: Admission, metrics: AdmissionMetrics, admitter: Admitter | None = None
+    app: web.Application,
+    admission: Admission,
+    metrics: AdmissionMetrics,
+    admitter: Admitter | None = None,
+    pods: PodReader | None = None,
 ) -> None:
-    """Serve `POST /webhook` (mutating) and `POST /validate` (validating) on `app`; `admitter` has the last word on quota."""
+    """Serve `POST /webhook` (mutating) and `POST /validate` (validating) on `app`.
+
+    `admitter` has the last word on quota, `pods` tells what a Binding is about; without it the Bindings of others are refused.
+    """
     app[ADMISSION], app[METRICS] = admission, metrics
 
     async def mutate(review: Review, pod: JsonObject) -> Verdict:
         return admission.mutate(_of_kind(review, pod), review.namespace, operation=review.operation)
 
     app.router.add_post("/webhook", review_handler("/webhook", mutate, metrics))
-    app.router.add_post("/validate", _validate_handler(admission, metrics, admitter))
+    app.router.add_post("/validate", _validate_handler(admission, metrics, admitter, pods))
 
 
-def add_drop_in_routes(app: web.Application, admission: Admission, metrics: AdmissionMetrics) -> None:
+def add_drop_in_routes(
+    app: web.Application, admission: Admission, metrics: AdmissionMetrics, pods: PodReader | None = None
+) -> None:
     """Serve `POST /webhook` as HAMi does, mutation and validation in one, on `app`; and `/validate` for those who register it later."""
     app[ADMISSION], app[METRICS] = admission, metrics
 
@@ -47,19 +58,27 @@ def add_drop_in_routes(app: web.Application, admission: Admission, metrics: Admi
         return admission.drop_in(_of_kind(review, pod), review.namespace, operation=review.operation)
 
     app.router.add_post("/webhook", review_handler("/webhook", drop_in, metrics))
-    app.router.add_post("/validate", _validate_handler(admission, metrics, None))
+    app.router.add_post("/validate", _validate_handler(admission, metrics, None, pods))
 
 
-def _validate_handler(admission: Admission, metrics: AdmissionMetrics, admitter: Admitter | None) -> Handler:
+def _validate_handler(
+    admission: Admission, metrics: AdmissionMetrics, admitter: Admitter | None, pods: PodReader | None
+) -> Handler:
+    bindings = Bindings(admission.settings, admission.config, pods)
+
     async def validate(review: Review, pod: JsonObject) -> Verdict:
+        if review.kind == "Binding":
+            return await bindings.judge(pod, review.namespace, review.object_name, review.resource, review.requester)
         if review.kind != "Pod":
             # Refusing what somebody's rules send here by mistake would stop objects that are no business of ours.
-            warning = f"slotwise checks pods only, this {review.kind} was let through unseen"
+            warning = f"slotwise checks pods and their Bindings only, this {review.kind} was let through unseen"
             return Verdict(True, "", 200, pod, [], (warning,))
-        verdict = admission.validate(pod, review.namespace, operation=review.operation)
+        if review.operation == UPDATE:
+            return admission.validate_update(pod, review.old, review.resource, review.requester)
+        verdict = admission.validate(pod, review.namespace)
         return await settled(verdict, admitter, dry_run=review.dry_run)
 
-    return review_handler("/validate", validate, metrics)
+    return review_handler("/validate", validate, metrics, (CREATE, UPDATE))
 
 
 def _of_kind(review: Review, pod: JsonObject) -> JsonObject:
@@ -72,10 +91,11 @@ def admission_app(
     metrics: AdmissionMetrics,
     request_metrics: RequestMetrics,
     admitter: Admitter | None = None,
+    pods: PodReader | None = None,
 ) -> web.Application:
     """The application of the TLS port."""
     app = new_app(client_max_size=BODY_LIMIT_BYTES, metrics=request_metrics, log=_access)
-    add_routes(app, admission, metrics, admitter)
+    add_routes(app, admission, metrics, admitter, pods)
     return app
 
 

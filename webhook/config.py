@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from devices.admission_objects import SCHEDULER_ACCOUNTS, WRITER_ACCOUNTS
 from devices.ledger import PLACED, QUOTA_COUNTS
 from serving.flags import add_bool_flag, hyphened, names, value
 from serving.process import Ports, ProcessSettings, add_process_flags, process_settings
@@ -37,6 +38,10 @@ class AdmissionSettings:
     """Schedulers besides ours that `/validate` lets have device pods; `*` stands for all."""
     ignored_device_pods: str = "deny"
     """What `/validate` does to a pod that asks for a device and carries `hami.io/webhook: ignore`: deny, warn or allow."""
+    scheduler_accounts: frozenset[str] = frozenset(SCHEDULER_ACCOUNTS)
+    """Users and groups whose Bindings are taken as they are."""
+    key_writers: frozenset[str] = frozenset(WRITER_ACCOUNTS)
+    """Users and groups that may change what is written by the system alone."""
     quota_in_webhook: bool = False
     """Check quota in `/webhook` too, where no validating webhook is installed."""
     quota_counts: str = PLACED
@@ -107,6 +112,17 @@ def _parser() -> argparse.ArgumentParser:
         default="deny",
         help="what /validate does to device pods labelled hami.io/webhook: ignore (default deny)",
     )
+    for flag, listed, use in (
+        ("--scheduler-accounts", SCHEDULER_ACCOUNTS, "whose Bindings are taken as they are"),
+        ("--key-writers", WRITER_ACCOUNTS, "who may change annotations that are the system's"),
+    ):
+        pods.add_argument(
+            flag,
+            type=value(names),
+            default=frozenset(listed),
+            metavar="NAME,NAME",
+            help=f"users and groups {use} (default {', '.join(listed)})",
+        )
     pods.add_argument(
         "--quota-counts",
         default=PLACED,
@@ -138,6 +154,8 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> S
             force_overwrite_default_scheduler=given.force_overwrite_default_scheduler,
             foreign_schedulers=given.foreign_schedulers,
             ignored_device_pods=given.ignored_device_pods,
+            scheduler_accounts=given.scheduler_accounts,
+            key_writers=given.key_writers,
             quota_in_webhook=given.quota_in_webhook,
             quota_counts=given.quota_counts,
         ),

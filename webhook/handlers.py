@@ -2,7 +2,7 @@
 
 import base64
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -15,6 +15,7 @@ from serving.limits import read_json_body
 from webhook.admission import CREATE, Verdict
 from webhook.errors import BadReviewError
 from webhook.metrics import AdmissionMetrics
+from webhook.requester import NOBODY, Requester
 from webhook.validators import RefusalReason
 from webhook.wire import KNOWN_VERSIONS, AdmissionResponse, AdmissionReview, JsonObject, Status
 
@@ -27,7 +28,15 @@ BODY_LIMIT_BYTES = 7 * 2**20
 
 _FAULT = "internal error of the admission webhook, see its log"
 _LOGGED_MAX = 300
-_REASONS = {400: "BadRequest", 403: "Forbidden", 422: "Invalid", 500: "InternalError", 503: "ServiceUnavailable"}
+_REASONS = {
+    400: "BadRequest",
+    403: "Forbidden",
+    404: "NotFound",
+    409: "Conflict",
+    422: "Invalid",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+}
 """Kubernetes' own words for the codes."""
 
 
@@ -43,6 +52,13 @@ class Review:
     dry_run: bool
     pod: JsonObject | None
     """The object as it came; None where there is none (DELETE)."""
+    old: JsonObject | None = None
+    """The object as it is stored; None where none is."""
+    resource: str = "pods"
+    """With its sub-resource, as in `pods/binding`."""
+    object_name: str = ""
+    """The name in the request; empty while one is still to be generated."""
+    requester: Requester = NOBODY
 
     @property
     def name(self) -> str:
@@ -64,6 +80,30 @@ def _text(document: JsonObject, key: str, default: str = "") -> str:
     return value
 
 
+def _object(document: JsonObject, key: str) -> JsonObject | None:
+    value = document.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise BadReviewError(f"not an AdmissionReview: request.{key} must be an object")
+    return value
+
+
+def _resource(request: JsonObject) -> str:
+    named = _object(request, "resource")
+    plural = _text(named, "resource", "pods") if named is not None else "pods"
+    sub = _text(request, "subResource")
+    return f"{plural}/{sub}" if sub else plural
+
+
+def _requester(request: JsonObject) -> Requester:
+    user = _object(request, "userInfo")
+    if user is None:
+        return NOBODY
+    groups = user.get("groups") or []
+    if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):
+        raise BadReviewError("not an AdmissionReview: request.userInfo.groups must be a list of texts")
+    return Requester(_text(user, "username"), frozenset(groups))
+
+
 def decode_review(body: bytes) -> Review:
     """The review in a body. Raises `BadReviewError` in one line: not JSON, another document, a version we do not speak."""
     try:
@@ -81,17 +121,19 @@ def decode_review(body: bytes) -> Review:
     uid = _text(request, "uid")
     if not uid:
         raise BadReviewError("not an AdmissionReview: request.uid is missing")
-    kind, pod = request.get("kind"), request.get("object")
-    if pod is not None and not isinstance(pod, dict):
-        raise BadReviewError("not an AdmissionReview: request.object must be an object")
+    kind = _object(request, "kind")
     return Review(
         api_version=version,
         uid=uid,
-        kind=_text(kind, "kind", "Pod") if isinstance(kind, dict) else "Pod",
+        kind=_text(kind, "kind", "Pod") if kind is not None else "Pod",
         operation=_text(request, "operation", CREATE),
         namespace=_text(request, "namespace"),
         dry_run=request.get("dryRun") is True,
-        pod=pod,
+        pod=_object(request, "object"),
+        old=_object(request, "oldObject"),
+        resource=_resource(request),
+        object_name=_text(request, "name"),
+        requester=_requester(request),
     )
 
 
@@ -113,17 +155,19 @@ def answer_of(review: Review, verdict: Verdict) -> AdmissionReview:
     return {"apiVersion": review.api_version, "kind": "AdmissionReview", "response": response}
 
 
-async def _judged(judge: Judge, review: Review, path: str) -> Verdict:
+async def _judged(judge: Judge, review: Review, path: str, operations: Collection[str]) -> Verdict:
     """The verdict; a fault of ours refuses the pod without a word about the inside, and is logged here, once."""
     pod = review.pod
-    if review.operation != CREATE:
+    if review.operation not in operations:
         return Verdict(True, "", 200, pod or {}, [])
     if pod is None:
-        return Verdict(False, "object is not a Pod: there is none", 400, {}, [], reason=RefusalReason.NOT_A_POD)
+        return Verdict(
+            False, f"object is not a {review.kind}: there is none", 400, {}, [], reason=RefusalReason.NOT_A_POD
+        )
     try:
         return await judge(review, pod)
     except Exception:
-        logger.exception("%s: judging pod %s failed", path, review.name)
+        logger.exception("%s: judging %s %s failed", path, review.kind.lower(), review.name)
         return Verdict(False, _FAULT, 500, pod, [], reason=RefusalReason.FAULT)
 
 
@@ -135,6 +179,8 @@ def _outcome(verdict: Verdict) -> str:
 
 def _log_words(review: Review, verdict: Verdict, outcome: str) -> str:
     words = [outcome, review.operation, review.name]
+    if review.resource != "pods":
+        words.insert(2, review.resource)
     if review.dry_run:
         words.append("dry-run")
     if verdict.reason:
@@ -146,13 +192,15 @@ def _log_words(review: Review, verdict: Verdict, outcome: str) -> str:
     return " ".join(words)[:_LOGGED_MAX]
 
 
-def review_handler(path: str, judge: Judge, metrics: AdmissionMetrics) -> Handler:
-    """A handler that reads a review, asks `judge` and answers; `path` names it in metrics."""
+def review_handler(
+    path: str, judge: Judge, metrics: AdmissionMetrics, operations: Collection[str] = (CREATE,)
+) -> Handler:
+    """A handler that reads a review, asks `judge` about the `operations` named and answers; `path` names it in metrics."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         review = decode_review(await read_json_body(request, BODY_LIMIT_BYTES))
         began = perf_counter()
-        verdict = await _judged(judge, review, path)
+        verdict = await _judged(judge, review, path, operations)
         outcome = _outcome(verdict)
         metrics.answered(path, outcome, perf_counter() - began)
         if outcome == "denied" and verdict.reason is not None:

@@ -10,7 +10,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from devices.kube.feed import LedgerFeed
-from devices.kube.protocols import EventWriter
+from devices.kube.protocols import EventWriter, PodReader
 from devices.ledger import ADMITTED, Ledger
 from serving.drain import Drain
 from serving.metrics import RequestMetrics
@@ -36,7 +36,7 @@ class Feed(Protocol):
         ...
 
 
-class WebhookApi(AdmissionsApi, EventWriter, QuotaPatcher, Protocol):
+class WebhookApi(AdmissionsApi, EventWriter, PodReader, QuotaPatcher, Protocol):
     """What the webhook asks of the API server; `devices.kube.client.KubeClient` has it."""
 
 
@@ -81,6 +81,7 @@ class WebhookService:
             self._runs.append(QuotaAnnotations(client, ledger).run)
         if self._tls is not None:
             self._runs.append(self._tls.watch)
+        self._pods: PodReader | None = client
         self._metrics = AdmissionMetrics(self.registry)
         self._views = QuotaViews(ledger, self.admissions)
         self._tasks: list[asyncio.Task[None]] = []
@@ -107,7 +108,7 @@ class WebhookService:
     def listeners(self) -> list[Listener]:
         """The sockets to open: admission first, then the plain port. To be called once."""
         settings, requests = self._settings, RequestMetrics(self.registry)
-        admission = admission_app(self.admission, self._metrics, requests, self.admissions)
+        admission = admission_app(self.admission, self._metrics, requests, self.admissions, self._pods)
         plain = plain_app(self.registry, requests, self.not_ready, self.drain, self._views)
         return [
             Listener(admission, settings.host, settings.port, self._tls.context if self._tls else None),
@@ -116,7 +117,7 @@ class WebhookService:
 
     def drop_in(self, app: web.Application, plain: web.Application) -> None:
         """Instead of `listeners`: serve admission as HAMi does on an application of others', and the views on their plain one."""
-        add_drop_in_routes(app, self.admission, self._metrics)
+        add_drop_in_routes(app, self.admission, self._metrics, self._pods)
         plain.add_routes(self._views.routes())
 
     async def start(self) -> None:

@@ -18,6 +18,7 @@ def test_every_flag_in_either_spelling() -> None:
         "--http_bind=127.0.0.1:9443 --cert_file=/tls/tls.crt --key-file /tls/tls.key --metrics_bind_address=:9090"
         " --drain-timeout=1m30s --scheduler-name=s --force-overwrite-default-scheduler=false"
         " --foreign-schedulers=volcano,yunikorn --ignored_device_pods=warn --quota-counts=placed --quota-in-webhook"
+        " --scheduler-accounts=system:kube-scheduler,volcano --key_writers=plugin"
         " --device-config-file=d.yaml --node-label-selector=gpu=on,zone=a --kubeconfig=k --kube-qps=5 --kube-burst=10"
         " --kube-timeout=7 -v=4"
     )
@@ -29,6 +30,8 @@ def test_every_flag_in_either_spelling() -> None:
             foreign_schedulers=frozenset({"volcano", "yunikorn"}),
             ignored_device_pods="warn",
             quota_in_webhook=True,
+            scheduler_accounts=frozenset({"system:kube-scheduler", "volcano"}),
+            key_writers=frozenset({"plugin"}),
         ),
         host="127.0.0.1",
         port=9443,

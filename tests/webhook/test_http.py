@@ -94,6 +94,30 @@ WRONG = {
         400,
         "not an AdmissionReview: request.object must be an object",
     ),
+    "an old object of a wrong type": (
+        body(request={"uid": "u", "oldObject": []}),
+        JSON,
+        400,
+        "not an AdmissionReview: request.oldObject must be an object",
+    ),
+    "a resource of a wrong type": (
+        body(request={"uid": "u", "resource": "pods"}),
+        JSON,
+        400,
+        "not an AdmissionReview: request.resource must be an object",
+    ),
+    "a user of a wrong type": (
+        body(request={"uid": "u", "userInfo": "me"}),
+        JSON,
+        400,
+        "not an AdmissionReview: request.userInfo must be an object",
+    ),
+    "groups of a wrong type": (
+        body(request={"uid": "u", "userInfo": {"groups": "system:masters"}}),
+        JSON,
+        400,
+        "not an AdmissionReview: request.userInfo.groups must be a list of texts",
+    ),
     "another content type": (body(), {"Content-Type": "text/plain"}, 415, "Content-Type 'text/plain' is not accepted"),
     "too large": (b" " * (BODY_LIMIT_BYTES + 1), JSON, 413, "request body too large"),
 }
@@ -130,7 +154,7 @@ async def test_wrong_method_and_path(served: Served) -> None:
 class Broken(Admission):
     """A fault of ours."""
 
-    def validate(self, pod: JsonObject, namespace: str, *, operation: str = "CREATE") -> Verdict:
+    def validate(self, pod: JsonObject, namespace: str) -> Verdict:
         raise KeyError("secret inside")
 
 

@@ -1,14 +1,20 @@
 """The service put together: TLS, health, metrics."""
 
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
+from devices.kube.client import ClientSettings, KubeClient
+from devices.kube.config import explicit_access
+from lab.apiserver import ApiServer
 from serving.errors import TlsFilesError
 from tests.serving.running import Tls, running
-from tests.webhook.builders import Cluster, container, pod
+from tests.webhook.builders import Cluster, container, ours, pod
 from tests.webhook.test_http import review
 from webhook.config import Settings
 from webhook.service import WebhookService
@@ -82,3 +88,30 @@ async def test_a_changed_certificate_is_looked_for_while_started(tmp_path: Path)
     await service.start()
     await service.stop()
     await service.stop()
+
+
+@pytest.mark.parametrize("as_drop_in", [False, True], ids=["listeners of its own", "as HAMi's single webhook"])
+async def test_bindings_of_others_are_judged_by_the_pod_that_is_stored(as_drop_in: bool) -> None:
+    api = ApiServer()
+    await api.start()
+    stored = api.put("pods", {"metadata": {"name": "a", "namespace": "default"}, **ours(container(gpu=1))})
+    async with KubeClient(explicit_access(api.url), ClientSettings(user_agent="tests")) as client:
+        service = WebhookService(Settings(**LOCAL), Cluster().ledger, client=client)  # type: ignore[arg-type]
+        if as_drop_in:
+            app, plain = web.Application(), web.Application()
+            service.drop_in(app, plain)
+        else:
+            app = service.listeners()[0].app
+        given = {"metadata": {"name": "a", "uid": str(uid_of(stored))}, "target": {"name": "n1"}}
+        sent = review(given, kind={"kind": "Binding"}, subResource="binding", userInfo={"username": "mallory"})
+        async with TestClient(TestServer(app)) as browser:
+            answer = (await (await browser.post("/validate", json=sent)).json())["response"]
+    await api.stop()
+    assert answer["allowed"] is False
+    assert answer["status"]["message"].startswith("pod default/a asks for NVIDIA cards, so mallory may not bind it")
+
+
+def uid_of(document: Mapping[str, object]) -> object:
+    metadata = document["metadata"]
+    assert isinstance(metadata, dict)
+    return metadata["uid"]

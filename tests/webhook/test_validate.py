@@ -127,11 +127,6 @@ def test_refusals_of_the_mutating_side_are_repeated(row: Refused) -> None:
     )
 
 
-@pytest.mark.parametrize("operation", ["UPDATE", "DELETE", "CONNECT"])
-def test_only_creating_is_judged(operation: str) -> None:
-    assert Cluster().admission.validate(pod(), "default", operation=operation).allowed
-
-
 TWO = (card("GPU-a"), card("GPU-b", index=1, devmem=40960, type="NVIDIA-A100"))
 WHOLE = {"gpu": 1, "gpucores": 100}
 
