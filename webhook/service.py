@@ -36,7 +36,7 @@ class Feed(Protocol):
         ...
 
 
-class WebhookApi(AdmissionsApi, EventWriter, PodReader, QuotaPatcher, Protocol):
+class WebhookApi(AdmissionsApi, PodReader, EventWriter, QuotaPatcher, Protocol):
     """What the webhook asks of the API server; `devices.kube.client.KubeClient` has it."""
 
 

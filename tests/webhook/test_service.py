@@ -102,7 +102,7 @@ async def test_bindings_of_others_are_judged_by_the_pod_that_is_stored(as_drop_i
             service.drop_in(app, plain)
         else:
             app = service.listeners()[0].app
-        given = {"metadata": {"name": "a", "uid": str(uid_of(stored))}, "target": {"name": "n1"}}
+        given: dict[str, object] = {"metadata": {"name": "a", "uid": str(uid_of(stored))}, "target": {"name": "n1"}}
         sent = review(given, kind={"kind": "Binding"}, subResource="binding", userInfo={"username": "mallory"})
         async with TestClient(TestServer(app)) as browser:
             answer = (await (await browser.post("/validate", json=sent)).json())["response"]
