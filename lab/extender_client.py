@@ -72,7 +72,9 @@ class ExtenderClient:
     async def _post(self, verb: str, body: bytes) -> bytes:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=90), timeout=self._timeout
+                # Of https no certificate is checked, as in HAMi's configuration: the extender is in the same pod.
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=90, ssl=False),
+                timeout=self._timeout,
             )
         address = f"{self._url}/{verb}"
         try:

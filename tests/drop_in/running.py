@@ -78,6 +78,7 @@ async def serve_drop_in(
     more: Sequence[str] = (),
     *,
     environment: Mapping[str, str] | None = None,
+    ledger: Ledger | None = None,
     start_feed: bool = True,
 ) -> AsyncIterator[ServedDropIn]:
     """The chart's container beside `api`; its webhook is registered where the chart registers one."""
@@ -87,7 +88,7 @@ async def serve_drop_in(
         tls.write_fresh()
     environment = dict(environment or {})
     settings = settings_of(tls, values, more, **environment)
-    ledger = Ledger(default_config(settings.enabled_families), settings.node_selector)
+    ledger = ledger or Ledger(default_config(settings.enabled_families), settings.node_selector)
     registry = CollectorRegistry()
     access = explicit_access(api.url)
     async with (
