@@ -22,6 +22,9 @@ class Backend(Protocol):
     borrowed: bool
     """The cluster is there before and after: what the lab made in it has to go, and its nodes need signs of life."""
 
+    strangers: tuple[str, ...]
+    """Nodes that are there already, once it is started; none of the lab's pods can go there."""
+
     @property
     def address(self) -> str:
         """The API server's URL."""

@@ -1,7 +1,7 @@
 """One address in front of several replicas, as a Service would be: each new connection goes to the next one, bytes pass untouched."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
@@ -11,8 +11,13 @@ _CHUNK: Final = 64 * 1024
 
 
 @asynccontextmanager
-async def balancer(targets: Sequence[tuple[str, int]], host: str) -> AsyncIterator[tuple[str, int]]:
-    """Listen on a free port of `host` while inside; yields the address. A target that refuses ends the connection."""
+async def balancer(
+    targets: Callable[[], Sequence[tuple[str, int]]], host: str, port: int = 0
+) -> AsyncIterator[tuple[str, int]]:
+    """Listen on a port of `host`, any free one by default, while inside; yields the address.
+
+    `targets` is asked for every connection. One that refuses ends it, and so does having none.
+    """
     turn = 0
     pumps: set[asyncio.Task[None]] = set()
     writers: set[asyncio.StreamWriter] = set()
@@ -32,10 +37,9 @@ async def balancer(targets: Sequence[tuple[str, int]], host: str) -> AsyncIterat
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal turn
-        target = targets[turn % len(targets)]
         turn += 1
         try:
-            other_reader, other_writer = await asyncio.open_connection(*target)
+            other_reader, other_writer = await asyncio.open_connection(*_next(targets(), turn))
         except OSError:
             writer.close()
             return
@@ -44,7 +48,7 @@ async def balancer(targets: Sequence[tuple[str, int]], host: str) -> AsyncIterat
         for pump in both:
             pump.add_done_callback(pumps.discard)
 
-    server = await asyncio.start_server(serve, host, 0)
+    server = await asyncio.start_server(serve, host, port)
     try:
         address = server.sockets[0].getsockname()
         yield address[0], address[1]
@@ -57,3 +61,9 @@ async def balancer(targets: Sequence[tuple[str, int]], host: str) -> AsyncIterat
             writer.close()
         await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
         await server.wait_closed()
+
+
+def _next(targets: Sequence[tuple[str, int]], turn: int) -> tuple[str, int]:
+    if not targets:
+        raise ConnectionRefusedError("there is no target")
+    return targets[turn % len(targets)]

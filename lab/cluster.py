@@ -27,6 +27,7 @@ from lab.kubelet import Kubelet
 from lab.leftovers import Leftovers
 from lab.nodes import NodeSpec, node_document
 from lab.scheduling_queue import Backoff
+from lab.strangers import without_strangers
 
 __all__ = ["Cluster", "ClusterSettings"]
 
@@ -85,8 +86,8 @@ class Cluster:
         backend = self._backend
         await backend.start(stack)
         self.client = await backend.new_client(stack, "slotwise-lab/user")
-        self.pods = follow_pods(await backend.new_client(stack, "slotwise-lab/watch"))
-        self.nodes = follow_nodes(self.client)
+        self.pods = follow_pods(await backend.new_client(stack, "slotwise-lab/watch"), backend.strangers)
+        self.nodes = follow_nodes(self.client, backend.strangers)
         vendors = self.ledger.config.vendors
         self.kubelet = Kubelet(await backend.new_client(stack, "kubelet/lab"), self.pods, self.nodes, vendors)
         await backend.start_scheduler(stack, self.pods, self.nodes)
@@ -254,6 +255,10 @@ class Cluster:
                 raise LabError(f"no quota of {namespace}: {response.status} {await response.text()}")
             document: JsonObject = await response.json()
             return document
+
+    def own_words(self, message: str) -> str:
+        """What kube-scheduler says about a pod, with the lab's nodes counted and no others."""
+        return without_strangers(message, len(self._backend.strangers))
 
     async def card_scores(self, namespace: str, name: str) -> dict[str, float]:
         """By UUID, the scores on the chosen node before the pod was placed. Raises `LabError` if the scheduler gives none."""

@@ -28,6 +28,7 @@ class EmbeddedBackend:
 
     lag_s = 0.0
     borrowed = False
+    strangers: tuple[str, ...] = ()
 
     def __init__(self, backoff: Backoff, webhooks: int = 1) -> None:
         self.api = ApiServer()

@@ -18,6 +18,7 @@ from devices.ledger import ADMITTED, Ledger
 from lab.errors import LabError
 from lab.families import every_family
 from lab.follow import Followed, SeenNode, SeenPod
+from lab.strangers import NodeAsFound
 
 __all__ = ["ExternalBackend", "ExternalSettings"]
 
@@ -39,16 +40,8 @@ class ExternalSettings:
     """How much later than the lab any other process of the cluster may see a change."""
 
 
-class _Metadata(msgspec.Struct):
-    name: str
-
-
-class _Named(msgspec.Struct):
-    metadata: _Metadata
-
-
-class _Names(msgspec.Struct):
-    items: list[_Named]
+class _Nodes(msgspec.Struct):
+    items: list[NodeAsFound]
 
 
 class ExternalBackend:
@@ -60,6 +53,7 @@ class ExternalBackend:
         self.ledger = Ledger(every_family(), quota_counts=ADMITTED)
         self.ledgers: tuple[Ledger, ...] = (self.ledger,)
         self.lag_s = settings.lag_s
+        self.strangers: tuple[str, ...] = ()
         self._settings = settings
         self._access: ClusterAccess | None = None
 
@@ -80,17 +74,19 @@ class ExternalBackend:
         return None
 
     async def start(self, stack: AsyncExitStack) -> None:
-        """(Backend) A cluster with nodes of its own is none: scenarios count nodes, and nobody's nodes get fake cards."""
+        """(Backend) Nodes of its own have to be closed: nobody's node may get the lab's pods, which are none that could run."""
         try:
             self._access = await load_access(self._settings.kubeconfig)
             client = await self.new_client(stack, "slotwise-lab/observer")
-            nodes = [name async for name in _names_of_nodes(client)]
+            found = [node async for node in _nodes_there(client)]
         except (ConfigError, KubeError) as error:
             raise LabError(str(error)) from error
-        if nodes:
-            shown = ", ".join(nodes[:_NAMES_SHOWN]) + (", …" if len(nodes) > _NAMES_SHOWN else "")
+        self.strangers = tuple(node.metadata.name for node in found)
+        if is_open := [node.metadata.name for node in found if not node.is_closed]:
+            shown = ", ".join(is_open[:_NAMES_SHOWN]) + (", …" if len(is_open) > _NAMES_SHOWN else "")
             raise LabError(
-                f"{self.address} has nodes ({shown}): the lab needs a cluster without any and brings its own"
+                f"{self.address} has nodes that take pods ({shown}): the lab brings its own and needs all others closed, "
+                "by a taint or `kubectl cordon`"
             )
         feed = LedgerFeed(client, self.ledger, time.time)
         await feed.start()
@@ -127,7 +123,7 @@ class ExternalBackend:
         return None
 
 
-async def _names_of_nodes(client: KubeClient) -> AsyncGenerator[str]:
+async def _nodes_there(client: KubeClient) -> AsyncGenerator[NodeAsFound]:
     async for page in client.list_pages(NODES):
-        for node in msgspec.json.decode(page.raw, type=_Names).items:
-            yield node.metadata.name
+        for node in msgspec.json.decode(page.raw, type=_Nodes).items:
+            yield node

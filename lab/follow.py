@@ -11,10 +11,11 @@ import msgspec
 import orjson
 
 from devices.kube.client import KubeClient
-from devices.kube.reflector import Reflector
+from devices.kube.reflector import Reflector, ReflectorSettings
 from devices.kube.resources import NODES, PODS, Resource
 from devices.kube.seen import SeenObject
 from devices.objects import Node, Pod, decode_node, decode_pod
+from lab.strangers import field_selector
 
 __all__ = ["Followed", "SeenNode", "SeenPod", "follow_nodes", "follow_pods"]
 
@@ -84,12 +85,19 @@ class Followed(Generic[ObjectT]):
     Listeners run on the event loop and must not block. They are added before `start`.
     """
 
-    def __init__(self, client: KubeClient, resource: Resource, decode: Callable[[bytes], ObjectT]) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        resource: Resource,
+        decode: Callable[[bytes], ObjectT],
+        field_selector: str | None = None,
+    ) -> None:
         self._by_uid: dict[str, ObjectT] = {}
         self._by_key: dict[str, ObjectT] = {}
         self._listeners: list[Listener[ObjectT]] = []
         self._waiting: set[asyncio.Event] = set()
-        self._reflector: Reflector[ObjectT] = Reflector(client, resource, decode, self)
+        settings = ReflectorSettings(field_selector=field_selector)
+        self._reflector: Reflector[ObjectT] = Reflector(client, resource, decode, self, settings)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -181,11 +189,11 @@ def _node(raw: bytes) -> SeenNode:
     return SeenNode(decode_node(raw), bytes(raw), spec.unschedulable)
 
 
-def follow_pods(client: KubeClient) -> Followed[SeenPod]:
-    """All pods of the cluster; not started."""
-    return Followed(client, PODS, _pod)
+def follow_pods(client: KubeClient, strangers: tuple[str, ...] = ()) -> Followed[SeenPod]:
+    """All pods of the cluster but those on nodes that are `strangers`; not started."""
+    return Followed(client, PODS, _pod, field_selector("spec.nodeName", strangers))
 
 
-def follow_nodes(client: KubeClient) -> Followed[SeenNode]:
-    """All nodes of the cluster; not started."""
-    return Followed(client, NODES, _node)
+def follow_nodes(client: KubeClient, strangers: tuple[str, ...] = ()) -> Followed[SeenNode]:
+    """All nodes of the cluster but `strangers`; not started."""
+    return Followed(client, NODES, _node, field_selector("metadata.name", strangers))

@@ -94,7 +94,7 @@ def outcome_of(cluster: Cluster, namespace: str, name: str) -> Outcome:
         allocated=" ".join(text for _, text in texts) or None,
         cards=_cards(texts),
         annotations=pod.annotations,
-        pending=str(said) if said is not None else None,
+        pending=cluster.own_words(str(said)) if said is not None else None,
         phase=pod.status.phase,
         message=msgspec.json.decode(seen.raw, type=_PodWithMessage).status.message,
         limits={key: str(value) for key, value in first.limits.items()} if first else None,
@@ -137,6 +137,7 @@ async def wait_for_event(cluster: Cluster, namespace: str, name: str, wanted: Ev
     def is_it(event: _Event) -> bool:
         if (event.involved.namespace, event.involved.name) != (namespace, name):
             return False
+        event.message = cluster.own_words(event.message)
         seen.append(event)
         return (event.reason, event.message) == (wanted.reason, wanted.message) and wanted.type in (None, event.type)
 

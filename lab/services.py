@@ -70,7 +70,7 @@ async def start_services(
         targets.append(address)
         ledgers.append(own)
     if len(targets) > 1:
-        admission = await stack.enter_async_context(balancer(targets, LOOPBACK))
+        admission = await stack.enter_async_context(balancer(lambda: targets, LOOPBACK))
 
     scheduler = SchedulerService(
         SchedulerSettings(

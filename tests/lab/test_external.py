@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from devices.kube.protocols import JsonObject
-from devices.kube.resources import PODS
+from devices.kube.resources import NODES, PODS
 from lab.cluster import Cluster, ClusterSettings
 from lab.embedded import EmbeddedBackend
 from lab.errors import LabError
@@ -98,10 +98,30 @@ async def test_nodes_show_signs_of_life(there: ThereAlready) -> None:
 async def test_a_cluster_with_nodes_of_its_own_is_left_alone(there: ThereAlready) -> None:
     async with Cluster(there.settings) as first:
         await first.add_node(NodeSpec("theirs", (CardSpec("GPU-A"),)))
-        with pytest.raises(LabError, match=r"has nodes \(theirs\): the lab needs a cluster without any"):
+        with pytest.raises(LabError, match=r"has nodes that take pods \(theirs\): the lab brings its own and needs"):
             async with Cluster(there.settings):
                 pass
         assert there.names("nodes") == ["theirs"]
+
+
+async def test_closed_nodes_are_left_alone_and_not_counted(there: ThereAlready) -> None:
+    async with AsyncExitStack() as stack:
+        client = await there.backend.new_client(stack, "somebody else")
+        taint = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+        await client.create(NODES, {"metadata": {"name": "closed"}, "spec": {"taints": [taint]}})
+        await client.create(NODES, {"metadata": {"name": "cordoned"}, "spec": {"unschedulable": True}})
+        containers = [{"name": "main", "image": "pause"}]
+        spec = {"nodeName": "closed", "schedulerName": "other", "containers": containers}
+        system = {"metadata": {"name": "system"}, "spec": spec}
+        await client.create(PODS, system, "default")
+        before = there.backend.api.objects("nodes")
+        async with Cluster(there.settings) as cluster:
+            await cluster.add_node(NodeSpec("node-1", (CardSpec("GPU-A"),)))
+            assert list(cluster.nodes.objects) == ["node-1"]
+            assert cluster.all_pods() == []
+            assert await cluster.settled(lambda: there.names("leases") == ["node-1"])
+        assert there.backend.api.objects("nodes") == before
+        assert there.names("pods") == ["system"]
 
 
 async def test_a_kubeconfig_that_is_not_there(tmp_path: Path) -> None:
