@@ -42,7 +42,7 @@ WRITER_ACCOUNTS = (_OUR_SCHEDULER, "system:serviceaccount:kube-system:hami-devic
 """Who may change protected keys: the extender, and the device plugin of HAMi's chart, which consumes and confirms allocations."""
 
 _SERVICE = "slotwise-webhook"
-_MUTATE_S, _VALIDATE_S, _CHANGES_S, _BINDING_S = 5, 10, 2, 10
+_ANSWER_S, _SECOND_NET_S = 10, 2
 
 
 def admission_documents(config: DeviceConfig) -> Mapping[str, Sequence[Document]]:
@@ -139,7 +139,7 @@ def _mutating(config: DeviceConfig) -> Document:
     condition = mutates_condition(config)
     conditions = {} if condition is None else {"names-what-slotwise-changes": condition}
     left_alone = {"key": IGNORE_LABEL, "operator": "NotIn", "values": ["ignore"]}
-    hook = _hook("vgpu.hami.io", "/webhook", [_rule("CREATE", "pods")], conditions, "Ignore", _MUTATE_S)
+    hook = _hook("vgpu.hami.io", "/webhook", [_rule("CREATE", "pods")], conditions, "Ignore", _ANSWER_S)
     hook["objectSelector"] = {"matchExpressions": [left_alone]}
     # Others may add device requests after us: then the pod comes once more. A second run changes nothing else.
     hook["reinvocationPolicy"] = "IfNeeded"
@@ -154,7 +154,7 @@ def _validating(config: DeviceConfig) -> Document:
         [_rule("CREATE", "pods"), _rule("UPDATE", "pods/ephemeralcontainers")],
         {"asks-for-a-managed-resource": asks},
         "Fail",
-        _VALIDATE_S,
+        _ANSWER_S,
     )
     # A second net: the policy has refused such changes before, so nothing waits for this one to come back.
     changes = _hook(
@@ -167,7 +167,7 @@ def _validating(config: DeviceConfig) -> Document:
             f" || {changes_condition(config)}",
         },
         "Ignore",
-        _CHANGES_S,
+        _SECOND_NET_S,
     )
     binding = _hook(
         "bindings.slotwise.io",
@@ -175,7 +175,7 @@ def _validating(config: DeviceConfig) -> Document:
         [_rule("CREATE", "pods/binding", "bindings")],
         {"not-by-a-scheduler": _not_by(SCHEDULER_ACCOUNTS)},
         "Fail",
-        _BINDING_S,
+        _ANSWER_S,
     )
     return _configuration("ValidatingWebhookConfiguration", pods, changes, binding)
 

@@ -14,7 +14,7 @@ from lab.follow import Followed, SeenNode, SeenPod
 from lab.kube_scheduler import KubeScheduler, KubeSchedulerSettings
 from lab.scheduling_queue import Backoff
 from lab.services import OWN_NAMESPACE, SCHEDULER_NAME, ServiceUrls, start_services
-from lab.webhooks import webhook_configurations
+from lab.webhooks import embedded_configurations
 
 __all__ = ["EmbeddedBackend"]
 
@@ -64,7 +64,7 @@ class EmbeddedBackend:
         self._urls = await start_services(stack, services, self.ledger, folder, more)
         self.ledgers = self._urls.ledgers
         installer = await self.new_client(stack, "slotwise-lab/install")
-        for resource, body in webhook_configurations(self._urls.webhook, self._urls.ca_pem):
+        for resource, body in embedded_configurations(self.ledger.config, self._urls.webhook, self._urls.ca_pem):
             await installer.create(resource, body)
 
     async def new_client(self, stack: AsyncExitStack, agent: str) -> KubeClient:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from devices.config import optional_families
-from devices.managed import asks_condition, managed_resources
+from devices.managed import managed_resources
 from lab.families import every_family
 from lab.services import SCHEDULER_NAME
 from lab.webhooks import webhook_configurations
@@ -112,7 +112,7 @@ class Slotwise:
         return port, plain
 
     def _register_webhook(self, stack: ExitStack, url: str, ca_pem: bytes) -> None:
-        for resource, body in webhook_configurations(url, ca_pem, asks_condition(every_family())):
+        for resource, body in webhook_configurations(every_family(), url, ca_pem):
             self._plane.create(resource.collection(), body)
             stack.callback(self._plane.request, "DELETE", resource.item("slotwise"))
 
