@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from lab.control_plane import Programs
 from tests.cluster.switch import chosen_minor
 
 __all__ = [
@@ -28,7 +29,6 @@ __all__ = [
     "BuildError",
     "Component",
     "NoGoError",
-    "Programs",
     "build",
     "cache_folder",
     "etcd",
@@ -91,19 +91,6 @@ class Component:
         content = b"".join((self.module / name).read_bytes() for name in ("go.mod", "go.sum"))
         digest = hashlib.sha256(content + self.ldflags.encode()).hexdigest()[:8]
         return f"{self.name}-{self.version}-{go}-{digest}"
-
-
-@dataclass(frozen=True)
-class Programs:
-    """The programs of a control plane."""
-
-    etcd: Path
-    apiserver: Path
-    controllers: Path
-    scheduler: Path
-    kubectl: Path
-    version: str
-    """Of Kubernetes, as in `1.37.2`."""
 
 
 def etcd() -> Component:

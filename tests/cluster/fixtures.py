@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
+from lab.control_plane import ControlPlane, User
 from tests.cluster.build import BuildError, NoGoError, build, cache_folder
-from tests.cluster.control_plane import ControlPlane, User
 from tests.cluster.switch import VARIABLE, chosen_minor
 
 __all__ = ["CONTRACT", "control_plane", "pytest_runtest_makereport"]

@@ -12,11 +12,11 @@ from typing import Final, Self
 
 from devices.config import optional_families
 from devices.managed import managed_resources
+from lab.control_plane import ControlPlane
 from lab.families import every_family
+from lab.processes import LOOPBACK, Child, answers
 from lab.services import SCHEDULER_NAME
 from lab.webhooks import webhook_configurations
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.process import LOOPBACK, Child, answers
 
 __all__ = ["Slotwise", "scheduler_configuration"]
 

@@ -4,8 +4,8 @@ import uuid
 
 import pytest
 
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.process import StartError
+from lab.control_plane import ControlPlane
+from lab.processes import StartError
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ import pytest
 from devices.kube.client import KubeClient
 from devices.kube.protocols import JsonObject
 from lab.cluster import Cluster, ClusterSettings
+from lab.control_plane import ControlPlane
 from lab.external import ExternalSettings
 from lab.nodes import CardSpec, NodeSpec
 from lab.pods import pod_document
 from lab.records import ScenarioDone, StepDone
 from lab.runner import run_scenario
 from lab.scenario import PodForm, load_scenario, shipped_scenarios
-from tests.cluster.control_plane import ControlPlane
 from tests.cluster.slotwise import Slotwise
 
 SETTLE_S = 30.0

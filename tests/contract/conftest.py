@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from lab.apiserver import ApiServer, ApiServerSettings
-from tests.cluster.control_plane import ControlPlane
+from lab.control_plane import ControlPlane
 from tests.cluster.fixtures import CONTRACT, control_plane, pytest_runtest_makereport
 from tests.cluster.switch import chosen_minor
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.process import Child, StartError
+from lab.processes import Child, StartError
 
 LINGER = """
 import subprocess, sys, time
 from pathlib import Path
-from tests.cluster.process import Child
+from lab.processes import Child
 child = Child("sleeper", ["sleep", "1000"], Path(sys.argv[1]))
 print(child.pid, flush=True)
 time.sleep(1000)
