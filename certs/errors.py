@@ -1,6 +1,15 @@
 """Everything `certs` can object to; each text names the file or field, the value, and what is accepted."""
 
-__all__ = ["CertError", "ExpiredCaError", "KeyMismatchError", "PemError", "SanError", "ValidityError"]
+__all__ = [
+    "CertError",
+    "ExpiredCaError",
+    "ForeignSecretError",
+    "KeyMismatchError",
+    "PemError",
+    "SanError",
+    "SettingsError",
+    "ValidityError",
+]
 
 
 class CertError(Exception):
@@ -25,3 +34,11 @@ class ValidityError(CertError):
 
 class ExpiredCaError(CertError):
     """A CA that can sign nothing any more."""
+
+
+class SettingsError(CertError):
+    """Values that do not go together; the text names field, value and what is accepted."""
+
+
+class ForeignSecretError(CertError):
+    """A Secret that somebody else keeps, so that we must not write it."""

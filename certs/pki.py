@@ -7,7 +7,7 @@ the sake of hosts whose clocks lag.
 import ipaddress
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from cryptography import x509
@@ -37,10 +37,10 @@ _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 
 @dataclass(frozen=True)
 class Pair:
-    """A certificate and the private key that belongs to it."""
+    """A certificate and the private key that belongs to it; two are equal where their certificates are."""
 
     certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
+    key: ec.EllipticCurvePrivateKey = field(repr=False, compare=False)
 
     def certificate_pem(self) -> bytes:
         """The certificate alone, as PEM."""
@@ -53,7 +53,7 @@ class Pair:
         )
 
 
-def create_ca(common_name: str, *, now: datetime, days: int) -> Pair:
+def create_ca(common_name: str, *, now: datetime, days: float) -> Pair:
     """A new self-signed CA that may sign serving certificates, but no further CAs, for `days` days from `now`.
 
     Raises `ValidityError` for a lifetime that is none.
@@ -80,7 +80,7 @@ def create_ca(common_name: str, *, now: datetime, days: int) -> Pair:
     return Pair(certificate, key)
 
 
-def issue_serving(ca: Pair, hosts: Sequence[str], *, now: datetime, days: int) -> Pair:
+def issue_serving(ca: Pair, hosts: Sequence[str], *, now: datetime, days: float) -> Pair:
     """A certificate for a server reached under `hosts` (DNS names, `*.` allowed in front, and IP addresses).
 
     It is good for `days` days from `now`, or as long as `ca` if that ends earlier. Raises `SanError` naming the host,
@@ -212,9 +212,9 @@ def _builder(
     )
 
 
-def _end(now: datetime, days: int) -> datetime:
-    if days < 1:
-        raise ValidityError(f"days: {days}; at least 1 is needed")
+def _end(now: datetime, days: float) -> datetime:
+    if not days > 0:
+        raise ValidityError(f"days: {days}; more than 0 is needed")
     try:
         return now + timedelta(days=days)
     except OverflowError as error:

@@ -3,13 +3,13 @@
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from fractions import Fraction
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from certs.pki import hosts_of, san_of
+from certs.pki import BACKDATED, hosts_of, san_of
 
 __all__ = ["DEFAULT_FRACTION", "Held", "Renewal", "Why", "decide", "held"]
 
@@ -61,18 +61,30 @@ def held(certificate: x509.Certificate, ca: x509.Certificate) -> Held:
 
 
 def decide(
-    current: Held, *, now: datetime, needed_hosts: Iterable[str], fraction: Fraction = DEFAULT_FRACTION
+    current: Held,
+    *,
+    now: datetime,
+    needed_hosts: Iterable[str],
+    fraction: Fraction = DEFAULT_FRACTION,
+    renew_before: timedelta | None = None,
 ) -> Renewal:
     """Whether to renew `current` at `now`; the most pressing cause is the one named.
 
     Due at not_before + fraction of the lifetime, to the second below; that moment itself counts as due, and so does
     the very second of `not_after` as expired. 90 days from the 1st of January and two thirds: due after 60 days.
     `fraction` lies above 0 and at most at 1, else ValueError. A host in `needed_hosts` that is none raises `SanError`.
+
+    With `renew_before` it is due so long before the end instead, but not before half of the time since it was issued
+    is over: a certificate cut short by the end of its CA would else be due as soon as it is made.
     """
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction: {fraction}; above 0 and at most 1 is accepted")
-    lifetime_s = int((current.not_after - current.not_before).total_seconds())
-    due = datetime.fromtimestamp(int(current.not_before.timestamp()) + int(lifetime_s * fraction), now.tzinfo)
+    if renew_before is None:
+        lifetime_s = int((current.not_after - current.not_before).total_seconds())
+        due = datetime.fromtimestamp(int(current.not_before.timestamp()) + int(lifetime_s * fraction), now.tzinfo)
+    else:
+        issued = min(current.not_before + BACKDATED, current.not_after)
+        due = max(current.not_after - renew_before, issued + (current.not_after - issued) / 2)
     needed = dict.fromkeys(str(san_of(host).value) for host in needed_hosts)
     missing = tuple(host for host in needed if host not in current.hosts)
     if now < current.not_before:

@@ -285,13 +285,22 @@ async def test_metrics_are_those_exported(tmp_path: Path) -> None:
     write_pair(issue_serving(create_ca("ca", now=now, days=1), ["127.0.0.1"], now=now, days=1), certificate, key)
     api = ApiServer()
     await api.start()
-    given = (f"--kubeconfig={kubeconfig(tmp_path, api.url)}", f"--cert-file={certificate}", f"--key-file={key}")
+    given = (f"--kubeconfig={kubeconfig(tmp_path, api.url)}",)
+    files = (f"--cert-file={certificate}", f"--key-file={key}")
     try:
-        async with asyncio.timeout(PATIENCE_S), aiohttp.ClientSession() as session:
-            pages = {}
-            for service, more in (("webhook", ()), ("scheduler", ("--legacy-metrics",))):
-                async with running(service, *given, *more) as plain, session.get(f"{plain}/metrics") as answer:
-                    pages[service] = exported_names(await answer.text())
+        async with aiohttp.ClientSession() as session:
+            pages: dict[str, frozenset[str]] = {}
+            for service, more in (
+                ("webhook", files),
+                ("webhook", ("--cert-secret=tls", "--own-namespace=default")),
+                ("scheduler", (*files, "--legacy-metrics")),
+            ):
+                async with (
+                    asyncio.timeout(PATIENCE_S),
+                    running(service, *given, *more) as plain,
+                    session.get(f"{plain}/metrics") as answer,
+                ):
+                    pages[service] = pages.get(service, frozenset()) | exported_names(await answer.text())
     finally:
         await api.stop()
     documented = documented_metrics()

@@ -5,10 +5,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from certs.settings import KeptCertificates
 from devices.admission_objects import SCHEDULER_ACCOUNTS, WRITER_ACCOUNTS
 from devices.ledger import PLACED, QUOTA_COUNTS
 from serving.flags import add_bool_flag, hyphened, names, value
 from serving.process import Ports, ProcessSettings, add_process_flags, process_settings
+from webhook.certificate_flags import add_certificate_flags, kept_certificates
 from webhook.errors import SettingsError
 
 __all__ = ["AdmissionSettings", "Settings", "parse"]
@@ -77,10 +79,14 @@ class Settings(ProcessSettings):
     """Slotwise's own namespace, where admissions are recorded with `--quota-counts=admitted`."""
     quota_annotation: bool = False
     """Write what is used into an annotation of each ResourceQuota."""
+    certificates: KeptCertificates | None = None
+    """Serve a certificate kept in a Secret instead of one in files."""
 
     def __post_init__(self) -> None:
         for problem in self.unacceptable():
             raise SettingsError(problem)
+        if self.certificates is not None and self.cert_file is not None:
+            raise SettingsError("a certificate comes from files or from a Secret, not from both")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -139,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_bool_flag(pods, "--quota-in-webhook", False, "check quota in /webhook too, beside /validate")
     add_process_flags(parser, PORTS, also=("--bind-address",))
+    add_certificate_flags(parser)
     return parser
 
 
@@ -148,6 +155,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> S
     Raises `SettingsError` for values that are readable but not accepted.
     """
     given = _parser().parse_args([hyphened(argument) for argument in argv])
+    own_namespace = given.own_namespace or environment.get(NAMESPACE_VARIABLE) or DEFAULT_NAMESPACE
     return Settings(
         admission=AdmissionSettings(
             scheduler_name=given.scheduler_name,
@@ -159,7 +167,8 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> S
             quota_in_webhook=given.quota_in_webhook,
             quota_counts=given.quota_counts,
         ),
-        own_namespace=given.own_namespace or environment.get(NAMESPACE_VARIABLE) or DEFAULT_NAMESPACE,
+        own_namespace=own_namespace,
         quota_annotation=given.quota_annotation,
+        certificates=kept_certificates(given, own_namespace),
         **process_settings(given),
     )

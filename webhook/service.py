@@ -1,6 +1,7 @@
 """The webhook service put together: one ledger, two applications, the certificate, and who feeds the ledger."""
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from serving.tls import TlsReloader
 from webhook.admission import Admission
 from webhook.admitted.store import Admissions, AdmissionsApi, AdmittedSettings, RecordMetrics
 from webhook.app import add_drop_in_routes, admission_app, plain_app
+from webhook.certificates import CertificatesApi, SecretCertificates, replica_identity
 from webhook.config import Settings
 from webhook.errors import SettingsError
 from webhook.metrics import AdmissionMetrics
@@ -36,14 +38,15 @@ class Feed(Protocol):
         ...
 
 
-class WebhookApi(AdmissionsApi, PodReader, EventWriter, QuotaPatcher, Protocol):
+class WebhookApi(AdmissionsApi, PodReader, EventWriter, QuotaPatcher, CertificatesApi, Protocol):
     """What the webhook asks of the API server; `devices.kube.client.KubeClient` has it."""
 
 
 class WebhookService:
     """Everything that runs; ledger and feed are the caller's, who starts and stops the feed.
 
-    Without a feed the ledger counts as current: whoever shares it in-process keeps it so. Counting `admitted` needs client and feed.
+    Without a feed the ledger counts as current: whoever shares it in-process keeps it so. Counting `admitted` needs client and feed,
+    a certificate kept in a Secret needs the client.
     Raises `TlsFilesError` for a certificate that cannot be served, `SettingsError` where something is missing.
     """
 
@@ -67,6 +70,7 @@ class WebhookService:
             if settings.cert_file is not None and settings.key_file is not None
             else None
         )
+        self._certificates = self._new_certificates(feed, client)
         self.admissions = self._new_admissions(ledger, feed, client)
         self._runs: list[Callable[[], Coroutine[None, None, None]]] = []
         if self.admissions is not None:
@@ -81,6 +85,8 @@ class WebhookService:
             self._runs.append(QuotaAnnotations(client, ledger).run)
         if self._tls is not None:
             self._runs.append(self._tls.watch)
+        if self._certificates is not None:
+            self._runs.extend(self._certificates.runs)
         self._pods: PodReader | None = client
         self._metrics = AdmissionMetrics(self.registry)
         self._views = QuotaViews(ledger, self.admissions)
@@ -100,10 +106,27 @@ class WebhookService:
         settings = AdmittedSettings(namespace=self._settings.own_namespace)
         return Admissions(client, feed, ledger, settings, metrics=metrics)
 
+    def _new_certificates(self, feed: Feed | LedgerFeed | None, client: WebhookApi | None) -> SecretCertificates | None:
+        if self._settings.certificates is None:
+            return None
+        if client is None:
+            raise SettingsError("--cert-secret needs the API server, where the Secret is kept")
+        return SecretCertificates(
+            self._settings.certificates,
+            client,
+            identity=replica_identity(),
+            registry=self.registry,
+            watch_metrics=feed.watch_metrics if isinstance(feed, LedgerFeed) else None,
+        )
+
     def not_ready(self) -> Sequence[str]:
-        """Why the service cannot decide truthfully right now; nothing means ready."""
-        reason = self._feed.reason() if self._feed is not None else None
-        return [] if reason is None else [reason]
+        """Why the service cannot decide truthfully, or be called at all, right now; nothing means ready."""
+        reasons = (source.reason() for source in (self._feed, self._certificates) if source is not None)
+        return [reason for reason in reasons if reason is not None]
+
+    def _ssl_context(self) -> ssl.SSLContext | None:
+        source = self._tls or self._certificates
+        return None if source is None else source.context
 
     def listeners(self) -> list[Listener]:
         """The sockets to open: admission first, then the plain port. To be called once."""
@@ -111,7 +134,7 @@ class WebhookService:
         admission = admission_app(self.admission, self._metrics, requests, self.admissions, self._pods)
         plain = plain_app(self.registry, requests, self.not_ready, self.drain, self._views)
         return [
-            Listener(admission, settings.host, settings.port, self._tls.context if self._tls else None),
+            Listener(admission, settings.host, settings.port, self._ssl_context()),
             Listener(plain, settings.plain_host, settings.plain_port),
         ]
 
@@ -134,3 +157,5 @@ class WebhookService:
         self._tasks = []
         if self.admissions is not None:
             await self.admissions.stop()
+        if self._certificates is not None:
+            await self._certificates.stop()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["FEED", "METHODS", "Access"]
+__all__ = ["CERTIFICATES", "FEED", "METHODS", "Access"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,12 +36,25 @@ class Access:
         return f"{self.verb} {self.resource}{group}{name}{place}"
 
 
-def _reads(resource: str) -> Iterable[Access]:
-    return (Access("list", resource), Access("watch", resource))
+def _reads(resource: str, group: str = "") -> Iterable[Access]:
+    return (Access("list", resource, group), Access("watch", resource, group))
+
+
+_ADMISSION: Final = "admissionregistration.k8s.io"
+_LEASES: Final = "coordination.k8s.io"
 
 
 FEED: Final[frozenset[Access]] = frozenset((*_reads("pods"), *_reads("nodes"), *_reads("resourcequotas")))
 """What following the cluster needs (`devices.kube.feed`)."""
+
+CERTIFICATES: Final[frozenset[Access]] = frozenset(
+    (
+        *_reads("secrets"),
+        *_reads("mutatingwebhookconfigurations", _ADMISSION),
+        *_reads("validatingwebhookconfigurations", _ADMISSION),
+    )
+)
+"""What following a Secret with certificates and the webhook configurations needs (`certs.watched`), each by its name alone."""
 
 METHODS: Final[Mapping[str, tuple[Access, ...]]] = MappingProxyType(
     {
@@ -57,6 +70,14 @@ METHODS: Final[Mapping[str, tuple[Access, ...]]] = MappingProxyType(
         "list_config_maps": (Access("list", "configmaps"),),
         "patch_config_map": (Access("patch", "configmaps"),),
         "patch_quota": (Access("patch", "resourcequotas"),),
+        "get_secret": (Access("get", "secrets"),),
+        "create_secret": (Access("create", "secrets"),),
+        "replace_secret": (Access("update", "secrets"),),
+        "get_lease": (Access("get", "leases", _LEASES),),
+        "create_lease": (Access("create", "leases", _LEASES),),
+        "replace_lease": (Access("update", "leases", _LEASES),),
+        "patch_mutating_webhooks": (Access("patch", "mutatingwebhookconfigurations", _ADMISSION),),
+        "patch_validating_webhooks": (Access("patch", "validatingwebhookconfigurations", _ADMISSION),),
     }
 )
 """What each of `KubeClient`'s calls by name needs, before it is narrowed to a namespace or an object."""

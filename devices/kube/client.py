@@ -4,7 +4,7 @@ import asyncio
 import math
 import random as random_module
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -17,7 +17,18 @@ from prometheus_client import CollectorRegistry
 from devices.kube.config import ClusterAccess
 from devices.kube.errors import MalformedReply, OutcomeUnknown
 from devices.kube.protocols import JsonObject
-from devices.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, RESOURCE_QUOTAS, Resource
+from devices.kube.resources import (
+    CONFIG_MAPS,
+    EVENTS,
+    LEASES,
+    MUTATING_WEBHOOKS,
+    NODES,
+    PODS,
+    RESOURCE_QUOTAS,
+    SECRETS,
+    VALIDATING_WEBHOOKS,
+    Resource,
+)
 from devices.kube.transport import Call, ClientSettings, Transport, unreachable
 
 __all__ = ["MALFORMED", "ClientSettings", "KubeClient", "Page", "WatchEvent"]
@@ -28,6 +39,7 @@ _LONGEST_EVENT_BYTES: Final = 16 * 1024 * 1024
 _WATCH_GRACE_S: Final = 30.0
 MALFORMED: Final = "MALFORMED"
 _MERGE_PATCH: Final = "application/merge-patch+json"
+_JSON_PATCH: Final = "application/json-patch+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +227,17 @@ class KubeClient:
             Call("patch", resource.label, "PATCH", path, body=orjson.dumps(body), content_type=_MERGE_PATCH)
         )
 
+    async def json_patch(
+        self, resource: Resource, name: str, operations: Sequence[JsonObject], namespace: str | None = None
+    ) -> JsonObject:
+        """Apply JSON Patch operations, all or none.
+
+        Raises Conflict (an operation sets another resourceVersion), Invalid (one does not apply), NotFound, OutcomeUnknown.
+        """
+        path = resource.item(name, namespace)
+        body = orjson.dumps(list(operations))
+        return await self._write(Call("patch", resource.label, "PATCH", path, body=body, content_type=_JSON_PATCH))
+
     async def replace(
         self, resource: Resource, name: str, body: JsonObject, namespace: str | None = None
     ) -> JsonObject:
@@ -335,6 +358,38 @@ class KubeClient:
     async def patch_config_map(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
         """(ConfigMapStore)"""
         return await self.merge_patch(CONFIG_MAPS, name, body, namespace)
+
+    async def get_secret(self, namespace: str, name: str) -> JsonObject:
+        """(SecretReader)"""
+        return await self.get(SECRETS, name, namespace)
+
+    async def create_secret(self, namespace: str, body: JsonObject) -> JsonObject:
+        """(SecretWriter)"""
+        return await self.create(SECRETS, body, namespace)
+
+    async def replace_secret(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
+        """(SecretWriter)"""
+        return await self.replace(SECRETS, name, body, namespace)
+
+    async def get_lease(self, namespace: str, name: str) -> JsonObject:
+        """(LeaseStore)"""
+        return await self.get(LEASES, name, namespace)
+
+    async def create_lease(self, namespace: str, body: JsonObject) -> JsonObject:
+        """(LeaseStore)"""
+        return await self.create(LEASES, body, namespace)
+
+    async def replace_lease(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
+        """(LeaseStore)"""
+        return await self.replace(LEASES, name, body, namespace)
+
+    async def patch_mutating_webhooks(self, name: str, operations: Sequence[JsonObject]) -> JsonObject:
+        """(WebhookPatcher)"""
+        return await self.json_patch(MUTATING_WEBHOOKS, name, operations)
+
+    async def patch_validating_webhooks(self, name: str, operations: Sequence[JsonObject]) -> JsonObject:
+        """(WebhookPatcher)"""
+        return await self.json_patch(VALIDATING_WEBHOOKS, name, operations)
 
     async def patch_quota(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
         """Merge-patch a ResourceQuota; preconditions as for `merge_patch`."""

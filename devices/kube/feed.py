@@ -183,6 +183,8 @@ class LedgerFeed:
         """Called with each ResourceQuota as it is now."""
         registry = registry or CollectorRegistry()
         metrics, settings = ReflectorMetrics(registry), settings or ReflectorSettings()
+        self.watch_metrics = metrics
+        """For further watches of the process."""
         pods_consumer = _Pods(ledger, now)
         pods = Reflector(client, PODS, decode_pod, pods_consumer, settings, metrics=metrics)
         pods_consumer.watched_to = lambda: pods.resource_version

@@ -1,6 +1,6 @@
 """The least a caller may ask for: one small protocol an ability. `KubeClient` has them all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 __all__ = [
@@ -8,11 +8,15 @@ __all__ = [
     "ConfigMapStore",
     "EventWriter",
     "JsonObject",
+    "LeaseStore",
     "NodePatcher",
     "NodeReader",
     "PodLister",
     "PodPatcher",
     "PodReader",
+    "SecretReader",
+    "SecretWriter",
+    "WebhookPatcher",
 ]
 
 JsonObject: TypeAlias = dict[str, object]
@@ -108,4 +112,52 @@ class ConfigMapStore(Protocol):
 
     async def patch_config_map(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
         """The object as stored. Raises Conflict (a precondition fails), OutcomeUnknown and every other KubeError."""
+        ...
+
+
+class SecretReader(Protocol):
+    """Reads one Secret, with quorum: never older than the call."""
+
+    async def get_secret(self, namespace: str, name: str) -> JsonObject:
+        """The Secret. Raises NotFound and every other KubeError."""
+        ...
+
+
+class SecretWriter(Protocol):
+    """Writes Secrets by compare-and-swap on resourceVersion."""
+
+    async def create_secret(self, namespace: str, body: JsonObject) -> JsonObject:
+        """The object as stored. Raises AlreadyExists, OutcomeUnknown and every other KubeError."""
+        ...
+
+    async def replace_secret(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
+        """The object as stored. Raises Conflict (another resourceVersion), OutcomeUnknown and every other KubeError."""
+        ...
+
+
+class LeaseStore(Protocol):
+    """Reads and writes Leases by compare-and-swap on resourceVersion."""
+
+    async def get_lease(self, namespace: str, name: str) -> JsonObject:
+        """The Lease, read with quorum. Raises NotFound and every other KubeError."""
+        ...
+
+    async def create_lease(self, namespace: str, body: JsonObject) -> JsonObject:
+        """The object as stored. Raises AlreadyExists, OutcomeUnknown and every other KubeError."""
+        ...
+
+    async def replace_lease(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
+        """The object as stored. Raises Conflict (another resourceVersion), OutcomeUnknown and every other KubeError."""
+        ...
+
+
+class WebhookPatcher(Protocol):
+    """Changes webhook configurations by JSON Patch."""
+
+    async def patch_mutating_webhooks(self, name: str, operations: Sequence[JsonObject]) -> JsonObject:
+        """The object as stored. Raises Conflict (another resourceVersion in the patch), Invalid, OutcomeUnknown and others."""
+        ...
+
+    async def patch_validating_webhooks(self, name: str, operations: Sequence[JsonObject]) -> JsonObject:
+        """As for mutating ones."""
         ...

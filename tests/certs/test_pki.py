@@ -167,7 +167,7 @@ def test_no_host(host: str) -> None:
 def test_a_certificate_needs_hosts_and_a_lifetime(ca: Pair) -> None:
     with pytest.raises(SanError, match="none given"):
         issue_serving(ca, [], now=NOW, days=1)
-    with pytest.raises(ValidityError, match="days: 0; at least 1"):
+    with pytest.raises(ValidityError, match="days: 0; more than 0"):
         issue_serving(ca, ["a.b"], now=NOW, days=0)
     with pytest.raises(ValidityError, match="days: 99999999"):
         create_ca("test CA", now=NOW, days=99999999)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from devices.kube.access import FEED, METHODS, Access
+from devices.kube.access import CERTIFICATES, FEED, METHODS, Access
 from devices.kube.client import KubeClient
 from tests.devices.kube.fake_api import FakeApi, ok
 
@@ -12,15 +12,23 @@ ARGUMENTS: Mapping[str, tuple[object, ...]] = {
     "bind": ("ns", "p", {}, 5.0),
     "create_config_map": ("ns", {}),
     "create_event": ("ns", {}),
+    "create_lease": ("ns", {}),
+    "create_secret": ("ns", {}),
     "get_config_map": ("ns", "c"),
+    "get_lease": ("ns", "l"),
     "get_node": ("n1",),
     "get_pod": ("ns", "p"),
+    "get_secret": ("ns", "s"),
     "list_config_maps": ("ns", "a=b"),
     "list_pods": ("ns",),
     "patch_config_map": ("ns", "c", {}),
+    "patch_mutating_webhooks": ("w", []),
     "patch_node": ("n1", {}),
     "patch_pod": ("ns", "p", {}),
     "patch_quota": ("ns", "q", {}),
+    "patch_validating_webhooks": ("w", []),
+    "replace_lease": ("ns", "l", {}),
+    "replace_secret": ("ns", "s", {}),
 }
 VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
 
@@ -59,3 +67,9 @@ def test_a_right_in_words(access: Access, text: str) -> None:
 def test_following_the_cluster_lists_and_watches() -> None:
     assert {access.verb for access in FEED} == {"list", "watch"}
     assert {access.resource for access in FEED} == {"pods", "nodes", "resourcequotas"}
+
+
+def test_following_certificates_lists_and_watches() -> None:
+    assert {access.verb for access in CERTIFICATES} == {"list", "watch"}
+    configurations = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
+    assert {access.resource for access in CERTIFICATES} == {"secrets", *configurations}
