@@ -8,8 +8,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from lab.bench.admission import AdmissionBench, bench_admission
 from lab.bench.families import FamiliesBench, bench_families
-from lab.bench.filter import CASES, BenchError, FilterBench, bench_filter, bench_growth
+from lab.bench.filter import CASES, FilterBench, bench_filter, bench_growth
+from lab.bench.process import BenchError
 from lab.bench.quota import QuotaBench, bench_quota
 from lab.bench.synthetic import Size
 from serving.server import run as run_on_uvloop
@@ -62,6 +64,37 @@ def filter_(
         if not as_json and sys.stderr.isatty():
             typer.echo(f"placing {pods} pods on {nodes} nodes of {cards} cards, then {calls} calls …", err=True)
         figures = bench_growth(bench) if growth else bench_filter(bench)
+    except (BenchError, ValueError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    _show(figures, as_json)
+
+
+@app.command("admission")
+def admission(
+    connections: Annotated[int, typer.Option(min=1, help="TLS connections, kept open.")] = AdmissionBench.connections,
+    size_bytes: Annotated[int, typer.Option("--size", help="Bytes of a review.")] = AdmissionBench.size_bytes,
+    rate: Annotated[
+        int, typer.Option(min=1, help="Requests a second while latency is measured.")
+    ] = AdmissionBench.rate,
+    rounds: Annotated[int, typer.Option(min=1, help="How often every part is measured.")] = AdmissionBench.rounds,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Each part of a round.")] = AdmissionBench.seconds,
+    as_json: AsJson = False,
+) -> None:
+    """POST /webhook over TLS: flat out on all connections, then at a fixed rate, timed from when each request was due.
+
+    JSON keys: p50_ms, p95_ms, p99_ms, max_ms at the fixed rate; per_second flat out; rss_mib, and the parameters. The same as floor_ for a
+    route of the same process that decodes the same review and gives a fixed answer, and as plain_ for a pod that asks for no card:
+    floor_p50_ms, plain_p50_ms, floor_per_second, plain_per_second. cpu_ms, floor_cpu_ms and plain_cpu_ms are what a request costs the
+    server's process, which a busy machine changes less; cpu_times_floor and plain_cpu_times_floor the ratios.
+
+    Example: slotwise bench admission --connections 8 --json
+    """
+    bench = AdmissionBench(connections, size_bytes, rate, rounds, seconds)
+    try:
+        if not as_json and sys.stderr.isatty():
+            typer.echo(f"{rounds} rounds of {6 * seconds:g} seconds …", err=True)
+        figures = bench_admission(bench)
     except (BenchError, ValueError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error

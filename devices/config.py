@@ -9,7 +9,9 @@ import msgspec
 import yaml
 
 from devices.errors import ConfigError
+from devices.keys import SYSTEM_KEYS
 from devices.objects import Pod
+from devices.requests import Resources
 from devices.vendor import Family, FamilySettings, Vendor
 from devices.vendors import families
 
@@ -24,19 +26,48 @@ class DeviceConfig:
     warnings: tuple[str, ...] = ()
     resources: frozenset[str] = field(init=False, repr=False, compare=False)
     """Every resource name that Slotwise manages."""
+    protected_annotations: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """Annotations that only the system may write."""
+    known_annotations: frozenset[str] = field(init=False, repr=False, compare=False)
+    """Every annotation of a pod that means anything to any family or was written by one."""
+    annotation_prefixes: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """Of these, up to the slash, sorted."""
     _by_key: Mapping[str, Vendor] = field(init=False, repr=False, compare=False)
     _owners: Mapping[str, str] = field(init=False, repr=False, compare=False)
     """Vendor keys by resource name."""
+    _always_admitting: frozenset[str] = field(init=False, repr=False, compare=False)
+    """Keys of the vendors whose admission looks at every container."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "resources", frozenset(name for vendor in self.vendors for name in vendor.resources))
         object.__setattr__(self, "_by_key", {vendor.key: vendor for vendor in self.vendors})
         owners = {name: vendor.key for vendor in self.vendors for name in vendor.resources}
         object.__setattr__(self, "_owners", owners)
+        protected = tuple(
+            dict.fromkeys((*SYSTEM_KEYS, *(key for v in self.vendors for key in v.protected_annotations)))
+        )
+        object.__setattr__(self, "protected_annotations", protected)
+        inputs = (key for v in self.vendors for key in (*v.pod_annotations, *v.admission_outputs))
+        known = frozenset((*protected, *inputs))
+        object.__setattr__(self, "known_annotations", known)
+        object.__setattr__(self, "annotation_prefixes", tuple(sorted({key.partition("/")[0] + "/" for key in known})))
+        always = frozenset(vendor.key for vendor in self.vendors if vendor.changes_other_pods)
+        object.__setattr__(self, "_always_admitting", always)
 
     def vendor(self, key: str) -> Vendor | None:
         """The vendor of this key."""
         return self._by_key.get(key)
+
+    @property
+    def changes_every_pod(self) -> bool:
+        """Whether any family's admission may change a pod that names no managed resource."""
+        return bool(self._always_admitting)
+
+    def admitting(self, container: Resources) -> tuple[Vendor, ...]:
+        """The vendors whose admission has anything to say to a container, by key: the others would leave it alone."""
+        owners = self._owners
+        found = {owners[name] for values in (container.limits, container.requests) for name in values if name in owners}
+        return tuple(self._by_key[key] for key in sorted(found | self._always_admitting))
 
     def named_by(self, pod: Pod) -> tuple[Vendor, ...]:
         """The vendors any of whose resources a container names: no other can be asked anything by the pod."""

@@ -201,7 +201,8 @@ class Hooks:
     - `request(vendor, container, cluster)`: what a container asks, None for nothing; raises `MalformedValue`. The default reads the
       vendor's names with its factor, default compute and constant request.
     - `admit(vendor, container)`: change the container, answer whether it asks for this vendor; raises `MalformedValue`. A family
-      with its own may begin with `plain_admission`.
+      with its own may begin with `plain_admission`. Asked of containers that name a resource of the vendor (see also
+      `Vendor.changes_other_pods`).
     - `read_node(vendor, node)`: the cards of a node; raises `RegistrationError`. Asked of every node where the vendor declares no
       `registration`: then a node without such cards is an empty list, not an error.
 

@@ -58,6 +58,19 @@ class RequestMetrics:
             registry=registry,
             buckets=REQUEST_BUCKETS_S,
         )
+        # Looking a series up by its labels costs more than counting in it; there are few.
+        self._by_answer: dict[tuple[str, int], Counter] = {}
+        self._by_route: dict[str, Histogram] = {}
+
+    def _count(self, route: str, code: int, seconds: float) -> None:
+        counted = self._by_answer.get((route, code))
+        if counted is None:
+            counted = self._by_answer[route, code] = self._requests.labels(route, str(code))
+        timed = self._by_route.get(route)
+        if timed is None:
+            timed = self._by_route[route] = self._seconds.labels(route)
+        counted.inc()
+        timed.observe(seconds)
 
     def middleware(self) -> Middleware:
         """A middleware that counts what passes through it.
@@ -81,8 +94,6 @@ class RequestMetrics:
             else:
                 return response
             finally:
-                route = route_of(request)
-                self._requests.labels(route, str(code)).inc()
-                self._seconds.labels(route).observe(perf_counter() - began)
+                self._count(route_of(request), code, perf_counter() - began)
 
         return count

@@ -4,7 +4,7 @@
 (HAMi v2.10 wire contract: admission).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -15,7 +15,7 @@ from devices.ledger import ADMITTED, Ledger
 from devices.objects import Pod, pod_of
 from devices.quota import Excess
 from devices.requests import PodRequest, pod_request
-from webhook.advice import Advice, annotation_advice, too_many_cards
+from webhook.advice import OWN_PREFIX, Advice, annotation_advice, too_many_cards
 from webhook.config import AdmissionSettings
 from webhook.errors import NotAPodError
 from webhook.mutators import MUTATORS, Mutation, apply_family_rules
@@ -99,12 +99,15 @@ class Admission:
             return refused(pod, refusal)
         if self._is_foreign(given):
             return _allowed(pod, FOREIGN_SCHEDULER)
+        if self._is_plain(given):
+            return _allowed(pod)
 
         mutation = Mutation(PodEdit(pod), self.config, self.settings, cluster=self._ledger)
         for mutator in MUTATORS:
             mutator(mutation)
 
-        case = self._case(_decoded(mutation.edit.pod), namespace, mutation.advice, mutation.asks)
+        edit = mutation.edit
+        case = self._case(_decoded(edit.pod) if edit.operations else given, namespace, mutation.advice, mutation.asks)
         if refusal := first_refusal((*AFTER_MUTATION, within_quota) if check_quota else AFTER_MUTATION, case):
             return refused(pod, refusal, case.advice)
 
@@ -121,7 +124,7 @@ class Admission:
             resource=resource,
             requester=requester,
             settings=self.settings,
-            vendors=self.config.vendors,
+            config=self.config,
             managed=_managed(_decoded(pod), self.config),
         )
         refusal = first_objection(change)
@@ -129,6 +132,8 @@ class Admission:
 
     def _validate(self, pod: JsonObject, namespace: str) -> Verdict:
         final = _decoded(pod)
+        if final.containers and self._is_plain(final):
+            return _allowed(pod)
         case = self._case(final, namespace, Advice())
         if refusal := first_refusal(BEFORE_EXEMPTIONS, case):
             return refused(pod, refusal, case.advice)
@@ -144,7 +149,7 @@ class Admission:
 
         # The families word their own refusals; what they would change goes into a copy that nobody looks at.
         mutation = Mutation(PodEdit(pod), self.config, self.settings, case.advice, cluster=self._ledger)
-        apply_family_rules(mutation, self.config.named_by(final))
+        apply_family_rules(mutation)
         if refusal := first_refusal(FINAL, case):
             return refused(pod, refusal, case.advice)
         request = self._request(case)
@@ -183,12 +188,21 @@ class Admission:
             pod=pod,
             namespace=namespace,
             settings=self.settings,
-            vendors=self.config.vendors,
+            config=self.config,
             managed=managed,
             asks=bool(managed) if asks is None else asks,
             cluster=self._ledger,
             quota=self._quota,
             advice=advice,
+        )
+
+    def _is_plain(self, pod: Pod) -> bool:
+        """Whether a pod with containers names nothing of ours: no rule changes or refuses it, or has a word to say."""
+        return (
+            not self.config.changes_every_pod
+            and self.config.resources.isdisjoint(_named(pod))
+            and self.config.known_annotations.isdisjoint(pod.annotations)
+            and not any(key.startswith(OWN_PREFIX) for values in (pod.annotations, pod.labels) for key in values)
         )
 
     def _is_foreign(self, pod: Pod) -> bool:
@@ -217,10 +231,15 @@ def _decoded(pod: JsonObject) -> Pod:
         raise NotAPodError(f"object is not a Pod: {error}") from error
 
 
+def _named(pod: Pod) -> Iterator[str]:
+    """Every resource that a container names."""
+    for container in (*pod.init_containers, *pod.containers):
+        yield from container.limits
+        yield from container.requests
+
+
 def _managed(pod: Pod, config: DeviceConfig) -> tuple[str, ...]:
-    containers = (*pod.init_containers, *pod.containers)
-    named = {name for container in containers for name in (*container.limits, *container.requests)}
-    return tuple(sorted(named & config.resources))
+    return tuple(sorted(config.resources.intersection(_named(pod))))
 
 
 def _allowed(pod: JsonObject, message: str = "", advice: Advice | None = None) -> Verdict:

@@ -5,17 +5,18 @@ from difflib import get_close_matches
 
 from devices.config import DeviceConfig
 from devices.errors import WeightsError
-from devices.keys import CARD_POLICY, IGNORE_LABEL, NODE_POLICY, SYSTEM_KEYS, WEIGHTS
+from devices.keys import CARD_POLICY, IGNORE_LABEL, NODE_POLICY, WEIGHTS
 from devices.ledger import Ledger
 from devices.requests import PodRequest
 from devices.score import weights_of
 
-__all__ = ["CARD_POLICY_WORDS", "NODE_POLICY_WORDS", "Advice", "annotation_advice", "too_many_cards"]
+__all__ = ["CARD_POLICY_WORDS", "NODE_POLICY_WORDS", "OWN_PREFIX", "Advice", "annotation_advice", "too_many_cards"]
 
 NODE_POLICY_WORDS = ("binpack", "spread")
 CARD_POLICY_WORDS = ("binpack", "spread", "numa", "mutex", "topology-aware")
 
-_OWN_PREFIX = "hami.io/"
+OWN_PREFIX = "hami.io/"
+"""Of annotations and labels: whoever writes one means us."""
 _ONE_MAX = 256
 """Characters of a warning that the API server passes on when the total is long."""
 _TOTAL_MAX = 4096
@@ -52,10 +53,8 @@ def annotation_advice(annotations: Mapping[str, str], config: DeviceConfig, asks
     """
     if not annotations:
         return
-    known = {NODE_POLICY, CARD_POLICY, WEIGHTS, *SYSTEM_KEYS}
-    for vendor in config.vendors:
-        known.update(vendor.pod_annotations, vendor.protected_annotations, vendor.admission_outputs)
-    prefixes = tuple({key.partition("/")[0] + "/" for key in known} if asks else {_OWN_PREFIX})
+    known = {NODE_POLICY, CARD_POLICY, WEIGHTS} | config.known_annotations
+    prefixes = config.annotation_prefixes if asks else (OWN_PREFIX,)
     for key in sorted(annotations):
         if key == IGNORE_LABEL:
             yield f"annotation {key} has no effect: it is a label"

@@ -18,7 +18,7 @@ from webhook.admission import Verdict, refused
 from webhook.config import AdmissionSettings
 from webhook.requester import Requester
 from webhook.updates import forged
-from webhook.validators import DEFAULT_SCHEDULER, Refusal, RefusalReason, protected_annotations
+from webhook.validators import DEFAULT_SCHEDULER, Refusal, RefusalReason
 from webhook.wire import JsonObject
 
 __all__ = ["Bindings"]
@@ -62,7 +62,7 @@ class Bindings:
         if requester.is_among(self._settings.key_writers):
             return None
         annotations, labels = metadata.annotations or {}, metadata.labels or {}
-        found = [f"annotation {key}" for key in protected_annotations(self._config.vendors) if key in annotations]
+        found = [f"annotation {key}" for key in self._config.protected_annotations if key in annotations]
         found += [f"label {VGPU_NODE}"] if VGPU_NODE in labels else []
         return forged(found[0], requester) if found else None
 

@@ -17,7 +17,13 @@ from webhook.errors import BadReviewError
 from webhook.metrics import AdmissionMetrics
 from webhook.requester import NOBODY, Requester
 from webhook.validators import RefusalReason
-from webhook.wire import KNOWN_VERSIONS, AdmissionResponse, AdmissionReview, JsonObject, Status
+from webhook.wire import (
+    KNOWN_VERSIONS,
+    AdmissionResponse,
+    AdmissionReview,
+    JsonObject,
+    Status,
+)
 
 __all__ = ["BODY_LIMIT_BYTES", "Judge", "Review", "answer_of", "decode_review", "review_handler"]
 

@@ -24,6 +24,8 @@ class AdmissionMetrics:
         self._denials = Counter(
             "slotwise_admission_denials", "Pods refused, by reason.", ["path", "reason"], registry=registry
         )
+        self._by_answer: dict[tuple[str, str], Histogram] = {}
+        """Looking a series up by its labels costs more than counting in it."""
         labels = ["namespace", "key"]
         self._quota_admissions = Counter(
             "slotwise_quota_admissions", "Pods that a limit of this key let in.", labels, registry=registry
@@ -34,7 +36,10 @@ class AdmissionMetrics:
 
     def answered(self, path: str, outcome: str, seconds: float) -> None:
         """Count one answer; `outcome` is allowed, patched, denied or error (a fault of ours)."""
-        self._seconds.labels(path, outcome).observe(seconds)
+        timed = self._by_answer.get((path, outcome))
+        if timed is None:
+            timed = self._by_answer[path, outcome] = self._seconds.labels(path, outcome)
+        timed.observe(seconds)
 
     def denied(self, path: str, reason: RefusalReason) -> None:
         """Count one refusal."""

@@ -1,6 +1,6 @@
 """What `/webhook` changes in a pod. One small function a rule; the order of the tuple is the order they run in."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from devices.config import DeviceConfig
@@ -8,12 +8,10 @@ from devices.errors import QuantityError
 from devices.keys import VGPU_NODE
 from devices.quantity import Quantity, parse
 from devices.requests import NO_CLUSTER, Cluster, Resources, read_resources
-from devices.vendor import Vendor
 from webhook.advice import Advice
 from webhook.config import AdmissionSettings
 from webhook.errors import NotAPodError
 from webhook.patch import Path, PodEdit
-from webhook.validators import protected_annotations
 from webhook.wire import JsonObject
 
 __all__ = ["MUTATORS", "ContainerAdmission", "Mutation", "Mutator"]
@@ -129,19 +127,21 @@ def _same_quantity(held: object, value: Quantity) -> bool:
 
 def strip_protected_keys(mutation: Mutation) -> None:
     """What only the system may write goes: a new pod has no allocation, whatever it says."""
-    for key in protected_annotations(mutation.config.vendors):
-        mutation.edit.remove(("metadata", "annotations", key))
+    held = mutation.edit.get("metadata", "annotations")
+    annotations = held if isinstance(held, dict) else {}
+    for key in mutation.config.protected_annotations:
+        if key in annotations:
+            mutation.edit.remove(("metadata", "annotations", key))
     mutation.edit.remove(("metadata", "labels", VGPU_NODE))
 
 
-def apply_family_rules(mutation: Mutation, vendors: Sequence[Vendor] | None = None) -> None:
-    """Every family, or each of `vendors`, looks at every container, init containers first. Raises `MalformedValue`."""
-    asked = mutation.config.vendors if vendors is None else vendors
+def apply_family_rules(mutation: Mutation) -> None:
+    """The families that a container names look at it, init containers first. Raises `MalformedValue`."""
     for kind in ("initContainers", "containers"):
         containers = mutation.edit.get("spec", kind)
         for position in range(len(containers) if isinstance(containers, list) else 0):
             container = ContainerAdmission(mutation.edit, ("spec", kind, position), mutation.advice, mutation.cluster)
-            for vendor in asked:
+            for vendor in mutation.config.admitting(container.resources):
                 if vendor.admit(container):
                     mutation.asks = True
 

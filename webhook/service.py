@@ -18,7 +18,12 @@ from serving.metrics import RequestMetrics
 from serving.server import Listener
 from serving.tls import TlsReloader
 from webhook.admission import Admission
-from webhook.admitted.store import Admissions, AdmissionsApi, AdmittedSettings, RecordMetrics
+from webhook.admitted.store import (
+    Admissions,
+    AdmissionsApi,
+    AdmittedSettings,
+    RecordMetrics,
+)
 from webhook.app import add_drop_in_routes, admission_app, plain_app
 from webhook.certificates import CertificatesApi, SecretCertificates, replica_identity
 from webhook.config import Settings

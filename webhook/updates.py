@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import msgspec
 
+from devices.config import DeviceConfig
 from devices.errors import QuantityError
 from devices.keys import VGPU_NODE
 from devices.managed import is_device_variable
 from devices.objects import Container, Pod
 from devices.quantity import Quantity, parse
-from devices.vendor import Vendor
 from webhook.config import AdmissionSettings
 from webhook.errors import NotAPodError
 from webhook.requester import Requester
-from webhook.validators import Refusal, RefusalReason, protected_annotations
+from webhook.validators import Refusal, RefusalReason
 from webhook.wire import JsonObject
 
 __all__ = ["Change", "EphemeralContainer", "added_ephemeral", "first_objection", "forged"]
@@ -57,7 +57,7 @@ class Change:
     """What was written to: `pods`, or a sub-resource as in `pods/status`."""
     requester: Requester
     settings: AdmissionSettings
-    vendors: Sequence[Vendor]
+    config: DeviceConfig
     managed: Sequence[str]
     """Managed resources that any container names, sorted."""
 
@@ -90,7 +90,7 @@ def keeps_protected_keys(change: Change) -> Refusal | None:
     if change.requester.is_among(change.settings.key_writers):
         return None
     before, after = change.before.annotations, change.after.annotations
-    for key in protected_annotations(change.vendors):
+    for key in change.config.protected_annotations:
         if before.get(key) != after.get(key):
             return forged(f"annotation {key}", change.requester)
     if change.before.labels.get(VGPU_NODE) != change.after.labels.get(VGPU_NODE):
@@ -118,7 +118,7 @@ def adds_no_device_environment(change: Change) -> Refusal | None:
         return None
     for container in change.added:
         for variable in container.env or ():
-            if is_device_variable(variable.name, change.vendors):
+            if is_device_variable(variable.name, change.config.vendors):
                 return _ephemeral(
                     container, f"sets {variable.name}, in a pod with {change.managed[0]}: leave the variable out"
                 )
@@ -131,7 +131,7 @@ def adds_no_device_environment(change: Change) -> Refusal | None:
 
 def adds_no_devices(change: Change) -> Refusal | None:
     """Cards are given to pods once, when they are placed. (The API server refuses this, too.)"""
-    managed = {name for vendor in change.vendors for name in vendor.resources}
+    managed = {name for vendor in change.config.vendors for name in vendor.resources}
     for container in change.added:
         asked = sorted(managed & {*container.limits, *container.requests})
         if asked:
@@ -143,7 +143,7 @@ def keeps_device_amounts(change: Change) -> Refusal | None:
     """Nobody would choose cards for what is added, nor give back what is taken away. (The API server refuses this, too.)"""
     if change.resource != "pods/resize":
         return None
-    managed = {name for vendor in change.vendors for name in vendor.resources}
+    managed = {name for vendor in change.config.vendors for name in vendor.resources}
     before = {container.name: container for container in (*change.before.init_containers, *change.before.containers)}
     for container in (*change.after.init_containers, *change.after.containers):
         old = before.get(container.name, Container())

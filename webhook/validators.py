@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from devices.keys import IGNORE_LABEL, SYSTEM_KEYS, VGPU_NODE
+from devices.config import DeviceConfig
+from devices.keys import IGNORE_LABEL, VGPU_NODE
 from devices.objects import Pod
 from devices.quota import Excess
 from devices.requests import NO_CLUSTER, Cluster, pod_request
-from devices.vendor import Vendor
 from webhook.advice import Advice
 from webhook.config import AdmissionSettings
 from webhook.quota_service import QuotaService
@@ -25,7 +25,6 @@ __all__ = [
     "exceeding",
     "first_refusal",
     "is_ignored",
-    "protected_annotations",
     "within_quota",
 ]
 
@@ -70,7 +69,7 @@ class Case:
     pod: Pod
     namespace: str
     settings: AdmissionSettings
-    vendors: tuple[Vendor, ...]
+    config: DeviceConfig
     managed: tuple[str, ...]
     """Managed resources that any container names, in limits or requests, sorted."""
     asks: bool
@@ -104,16 +103,12 @@ def not_ignored(case: Case) -> Refusal | None:
     return Refusal(RefusalReason.IGNORED, text + ": remove the label or the resource")
 
 
-def protected_annotations(vendors: Iterable[Vendor]) -> tuple[str, ...]:
-    """Annotations that only the system may write."""
-    return tuple(dict.fromkeys((*SYSTEM_KEYS, *(key for vendor in vendors for key in vendor.protected_annotations))))
-
-
 def no_protected_keys(case: Case) -> Refusal | None:
     """An allocation in a new pod is forged: it would count as usage of cards that nobody gave it."""
     annotations = case.pod.annotations
-    protected = protected_annotations(case.vendors) if annotations else ()
-    found = [f"annotation {key}" for key in protected if key in annotations]
+    found = (
+        [f"annotation {key}" for key in case.config.protected_annotations if key in annotations] if annotations else []
+    )
     found += [f"label {VGPU_NODE}"] if VGPU_NODE in case.pod.labels else []
     return Refusal(RefusalReason.FORGED, f"{found[0]} is written by the system alone: remove it") if found else None
 
@@ -148,7 +143,7 @@ def within_quota(case: Case) -> Refusal | None:
     """The namespace's limits, with the arithmetic in the text. Raises `MalformedValue`."""
     if not case.managed:
         return None
-    ask = case.quota.ask(case.pod, pod_request(case.pod, case.vendors, case.cluster), case.namespace)
+    ask = case.quota.ask(case.pod, pod_request(case.pod, case.config.named_by(case.pod), case.cluster), case.namespace)
     if ask is None:
         return None
     judgement = case.quota.judge(ask)

@@ -6,10 +6,6 @@ else the machine does is in both.
 """
 
 import http.client
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +15,7 @@ from time import perf_counter
 import orjson
 
 from lab.bench.figures import cpu_s, latencies, rss_mib
+from lab.bench.process import BenchError, apart, served
 from lab.bench.synthetic import LIMITED, JsonObject, Size, container_document, documents, node_name, pod_document
 
 __all__ = ["CASES", "BenchError", "FilterBench", "bench_filter", "bench_growth", "extender", "probe"]
@@ -33,10 +30,6 @@ _POLICIES = ("", "binpack", "mutex,binpack,numa")
 _TOO_MUCH_MIB = 15361
 """One more than a card has."""
 _HEADERS = {"Content-Type": "application/json"}
-
-
-class BenchError(Exception):
-    """The measurement could not be made, or measured something else than it says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,38 +50,10 @@ class FilterBench:
 
 @contextmanager
 def extender(size: Size, linked: bool = False) -> Iterator[tuple[int, int]]:
-    """The extender in a process of its own, pinned to one core where there are two; its port and process id."""
+    """The extender in a process of its own; its port and process id."""
     numbers = (size.nodes, size.cards, size.pods, int(linked))
-    command = [sys.executable, "-m", "lab.bench.server", *map(str, numbers)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                raise BenchError(f"the extender's process ended with status {process.wait()} before it listened")
-            yield json.loads(line)["port"], process.pid
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
-@contextmanager
-def _apart(pid: int) -> Iterator[bool]:
-    """Server and client on a core each, so that neither waits for the other; on one core they share it."""
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        yield False
-        return
-    os.sched_setaffinity(pid, {cores[0]})
-    os.sched_setaffinity(0, {cores[1]})
-    try:
-        yield True
-    finally:
-        os.sched_setaffinity(0, set(cores))
+    with served("lab.bench.server", *numbers) as server:
+        yield server.ports["port"], server.pid
 
 
 def _probe(number: int, memory_mib: int) -> JsonObject:
@@ -169,7 +134,7 @@ def bench_filter(bench: FilterBench) -> dict[str, object]:
         raise ValueError(f"case {case!r}: expected one of {', '.join(CASES)}")
     documents(size)  # says what does not fit here, not in the other process
     calls, floor = _Times(), _Times()
-    with extender(size, linked=case == "chain") as (port, pid), _apart(pid) as apart:
+    with extender(size, linked=case == "chain") as (port, pid), apart(pid) as is_apart:
         caller = _Caller(port, size)
         for number in range(WARM_UP_CALLS + bench.calls):
             if case == "nofit-retried":
@@ -196,7 +161,7 @@ def bench_filter(bench: FilterBench) -> dict[str, object]:
         "cards": size.cards,
         "pods": size.pods,
         "calls": bench.calls,
-        "core_each": apart,
+        "core_each": is_apart,
         **figures,
         "floor_p50_ms": round(floor_ms, 3),
         "plain_p50_ms": round(plain_ms, 3),

@@ -20,7 +20,7 @@ import orjson
 from lab.apiserver.documents import JsonObject
 from lab.apiserver.server import ApiServer
 from lab.bench.figures import latencies
-from lab.bench.filter import BenchError
+from lab.bench.process import BenchError
 from lab.bench.synthetic import node_document, pod_document
 from webhook.admitted.store import record_name
 from webhook.config import DEFAULT_NAMESPACE

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import logging
+import socket
 import ssl
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from prometheus_client import CollectorRegistry
 
 from serving.errors import TlsFilesError
+from serving.server import Address
 from serving.tls import Reload, TlsReloader, server_context
 from tests.serving.running import NOW, PATIENCE_S, Plain, Tls, on_uvloop, running, served_serial, until
 
@@ -289,3 +291,33 @@ async def test_idle_tls_connections_close_when_draining(tls: Tls) -> None:
     ):
         assert (await client.get(server.url("/hello", scheme="https"))).status == 200
         await server.stopped()
+
+
+def asked(address: Address, client: ssl.SSLContext, session: ssl.SSLSession | None) -> tuple[bool, ssl.SSLSession]:
+    """Whether a new connection took up an earlier session, and the session to go on with: TLS 1.3 sends it with the first answer."""
+    with (
+        socket.create_connection(address, timeout=PATIENCE_S) as raw,
+        client.wrap_socket(raw, server_hostname="127.0.0.1", session=session) as connection,
+    ):
+        connection.sendall(b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 404")
+        assert connection.session is not None
+        return bool(connection.session_reused), connection.session
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["TLS 1.2", "TLS 1.3"])
+@on_uvloop
+async def test_a_caller_that_comes_back_takes_up_its_session(tls: Tls, version: ssl.TLSVersion) -> None:
+    """The API server opens connections anew; a whole handshake costs more than many admissions. A new certificate changes nothing."""
+    client = tls.client_context()
+    client.minimum_version = client.maximum_version = version
+    reloader, plain = reloader_of(tls), Plain()
+    async with running([plain.listener(ssl_context=reloader.context)]) as server:
+        reused, session = await asyncio.to_thread(asked, server.addresses[0], client, None)
+        assert not reused
+        reused, session = await asyncio.to_thread(asked, server.addresses[0], client, session)
+        assert reused
+        tls.write_fresh()
+        assert reloader.check() is Reload.RELOADED
+        reused, _ = await asyncio.to_thread(asked, server.addresses[0], client, session)
+        assert reused

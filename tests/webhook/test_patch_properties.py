@@ -3,11 +3,16 @@
 import re
 from copy import deepcopy
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devices.objects import Pod
+from devices.vendor import Vendor
 from tests.webhook.builders import Cluster, applied
-from webhook.admission import FOREIGN_SCHEDULER
+from tests.webhook.builders import container as container_of
+from tests.webhook.builders import pod as pod_of_one
+from webhook.admission import FOREIGN_SCHEDULER, Admission
 from webhook.validators import RefusalReason
 from webhook.wire import JsonObject
 
@@ -161,3 +166,73 @@ def test_what_webhook_let_through_validate_lets_through(pod: JsonObject, nvidia:
         # `/webhook` does not take over pods that ask in requests only; `/validate` minds where those go, too.
         stricter = (RefusalReason.NODE_NAME,) if takes_over else (RefusalReason.NODE_NAME, RefusalReason.SCHEDULER)
         assert final.reason in (None, *stricter)
+
+
+class Thorough(Admission):
+    """Takes no pod for plain."""
+
+    def _is_plain(self, pod: Pod) -> bool:
+        return False
+
+
+plain_names = st.sampled_from(["cpu", "memory", "example.com/gpu", "nvidia.com/gpu.product", "nvidia.com/gpu"])
+plain_keys = st.sampled_from(
+    ["app", "example.org/owner", "nvidia.com/note", "hami.io/webhook", "hami.io/vgpu-nod", "hami.io/vgpu-node"]
+)
+plain_words = st.dictionaries(plain_keys, st.sampled_from(["", "ignore", "x"]), max_size=2)
+plain_containers = st.builds(
+    lambda limits, requests, rest: {"name": "main", "resources": {"limits": limits, "requests": requests}, **rest},
+    st.dictionaries(plain_names, amounts, max_size=2),
+    st.dictionaries(plain_names, amounts, max_size=2),
+    objects({"securityContext": objects({"privileged": st.booleans()}), "env": st.just("no list")}),
+)
+hardly_ours = st.builds(
+    lambda annotations, labels, spec, listed: {
+        "metadata": {"annotations": annotations, "labels": labels},
+        "spec": {**spec, "containers": listed},
+    },
+    plain_words,
+    plain_words,
+    objects(
+        {
+            "initContainers": st.lists(plain_containers, max_size=1),
+            "schedulerName": st.sampled_from(["", "default-scheduler", "hami-scheduler", "volcano", 7]),
+            "nodeName": st.sampled_from(["", "n1"]),
+        }
+    ),
+    st.lists(plain_containers | st.just({"name": 7}), max_size=2),
+)
+
+
+@given(
+    pod=hardly_ours | pods,
+    overwrite=st.booleans(),
+    counts=st.sampled_from(["placed", "admitted"]),
+    ours=st.sampled_from(["hami-scheduler", ""]),
+    limited=st.booleans(),
+)
+@settings(max_examples=600, deadline=None)
+def test_what_passes_for_plain_is_answered_as_if_judged_in_full(
+    pod: JsonObject, overwrite: bool, counts: str, ours: str, limited: bool
+) -> None:
+    cluster = Cluster({"overwriteEnv": overwrite}, quota_counts=counts, scheduler_name=ours, quota_in_webhook=True)
+    if limited:
+        cluster.quota(gpu=0)
+    thorough = Thorough(cluster.settings, cluster.config, cluster.ledger)
+    for quick, full in (
+        (cluster.admission.mutate, thorough.mutate),
+        (cluster.admission.drop_in, thorough.drop_in),
+        (cluster.admission.validate, thorough.validate),
+    ):
+        assert quick(pod, "default") == full(pod, "default")
+
+
+def test_most_pods_are_plain_and_ask_no_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cost each of them a look by every family at every container."""
+    asked: list[str] = []
+    monkeypatch.setattr(Vendor, "admit", lambda vendor, container: asked.append(vendor.key))
+    admission = Cluster().admission
+    assert admission.mutate(pod_of_one(container_of()), "default").allowed
+    assert asked == []
+    admission.mutate(pod_of_one(container_of(gpu=1)), "default")
+    assert asked == ["NVIDIA"]

@@ -15,7 +15,13 @@ from typing import Final, Protocol
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from devices.kube.errors import Conflict, KubeError, MalformedReply, NotFound, OutcomeUnknown
+from devices.kube.errors import (
+    Conflict,
+    KubeError,
+    MalformedReply,
+    NotFound,
+    OutcomeUnknown,
+)
 from devices.kube.protocols import ConfigMapStore, JsonObject, PodLister
 from devices.ledger import Ledger
 from devices.objects import Pod, pod_of

@@ -24,7 +24,10 @@ from tests.builders import pod as pod_with
 from tests.devices.vendors.samples import CONFIG, VENDORS, asking, most, node_document, sample_node, share
 from tests.scheduler.builders import World, uuids
 from webhook.admission import Admission
+from webhook.advice import Advice
 from webhook.config import AdmissionSettings
+from webhook.mutators import ContainerAdmission
+from webhook.patch import PodEdit
 
 KEYS = sorted(VENDORS)
 WITH_LISTS = [key for key in KEYS if VENDORS[key].uuid_keys]
@@ -372,6 +375,35 @@ def test_forged_allocations_go_before_they_count(key: str) -> None:
     assert not judge.validate(
         {**forged, "spec": {**forged["spec"], "schedulerName": "hami-scheduler"}}, "default"
     ).allowed
+
+
+OTHERS = st.dictionaries(
+    st.sampled_from(["cpu", "example.com/gpu", *sorted(CONFIG.resources)]),
+    st.sampled_from(["0", "1", "4000"]),
+    max_size=3,
+)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@settings(max_examples=25, deadline=None)
+@given(limits=OTHERS, requests=OTHERS, annotations=st.booleans())
+def test_a_container_that_names_nothing_of_it_is_left_alone(
+    key: str, limits: dict[str, str], requests: dict[str, str], annotations: bool
+) -> None:
+    """Admission asks the families that a container names, and no other."""
+    vendor = VENDORS[key]
+    assert not vendor.changes_other_pods
+    theirs = [
+        {name: value for name, value in given.items() if name not in vendor.names} for given in (limits, requests)
+    ]
+    container = {"name": "main", "resources": {"limits": theirs[0], "requests": theirs[1]}, "env": []}
+    pod = document(container)
+    if annotations:
+        pod["metadata"]["annotations"] = dict.fromkeys((*vendor.pod_annotations, *vendor.admission_outputs), "x")
+    edit, advice = PodEdit(pod), Advice()
+    assert not vendor.admit(ContainerAdmission(edit, ("spec", "containers", 0), advice, world(vendor).ledger))
+    assert edit.operations == []
+    assert advice.texts() == ()
 
 
 @pytest.mark.parametrize("key", KEYS)
