@@ -19,6 +19,11 @@ IGNORED_DEVICE_PODS = ("deny", "warn", "allow")
 ANY_SCHEDULER = "*"
 DEFAULT_NAMESPACE = "slotwise-system"
 NAMESPACE_VARIABLE = "POD_NAMESPACE"
+FOREIGN_VARIABLE = "SLOTWISE_FOREIGN_SCHEDULERS"
+IGNORED_VARIABLE = "SLOTWISE_IGNORED_DEVICE_PODS"
+SCHEDULER_ACCOUNTS_VARIABLE = "SLOTWISE_SCHEDULER_ACCOUNTS"
+KEY_WRITERS_VARIABLE = "SLOTWISE_KEY_WRITERS"
+"""The manifests fill these from the ConfigMap that the admission policy has its parameters from, so that both say the same."""
 PORTS = Ports(
     main=("0.0.0.0", 8443),
     main_use="where /webhook and /validate listen",
@@ -108,26 +113,29 @@ def _parser() -> argparse.ArgumentParser:
     pods.add_argument(
         "--foreign-schedulers",
         type=value(names),
-        default=frozenset(),
         metavar="NAME,NAME",
-        help="other schedulers that may have device pods, * for all (default none)",
+        help=f"other schedulers that may have device pods, * for all (default ${FOREIGN_VARIABLE}, else none)",
     )
     pods.add_argument(
         "--ignored-device-pods",
         choices=IGNORED_DEVICE_PODS,
-        default="deny",
-        help="what /validate does to device pods labelled hami.io/webhook: ignore (default deny)",
+        help="what /validate does to device pods labelled hami.io/webhook: ignore"
+        f" (default ${IGNORED_VARIABLE}, else deny)",
     )
-    for flag, listed, use in (
-        ("--scheduler-accounts", SCHEDULER_ACCOUNTS, "whose Bindings are taken as they are"),
-        ("--key-writers", WRITER_ACCOUNTS, "who may change annotations that are the system's"),
+    for flag, variable, listed, use in (
+        (
+            "--scheduler-accounts",
+            SCHEDULER_ACCOUNTS_VARIABLE,
+            SCHEDULER_ACCOUNTS,
+            "whose Bindings are taken as they are",
+        ),
+        ("--key-writers", KEY_WRITERS_VARIABLE, WRITER_ACCOUNTS, "who may change annotations that are the system's"),
     ):
         pods.add_argument(
             flag,
             type=value(names),
-            default=frozenset(listed),
             metavar="NAME,NAME",
-            help=f"users and groups {use} (default {', '.join(listed)})",
+            help=f"users and groups {use} (default ${variable}, else {', '.join(listed)})",
         )
     pods.add_argument(
         "--quota-counts",
@@ -149,6 +157,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _listed(given: frozenset[str] | None, variable: str | None, default: Sequence[str]) -> frozenset[str]:
+    """A flag wins over its variable; a variable that is there and empty lists nobody."""
+    if given is not None:
+        return given
+    return frozenset(default) if variable is None else names(variable)
+
+
 def parse(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> Settings:
     """The settings from command line arguments; argparse exits 2 on flags that are unknown or unreadable.
 
@@ -160,10 +175,12 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> S
         admission=AdmissionSettings(
             scheduler_name=given.scheduler_name,
             force_overwrite_default_scheduler=given.force_overwrite_default_scheduler,
-            foreign_schedulers=given.foreign_schedulers,
-            ignored_device_pods=given.ignored_device_pods,
-            scheduler_accounts=given.scheduler_accounts,
-            key_writers=given.key_writers,
+            foreign_schedulers=_listed(given.foreign_schedulers, environment.get(FOREIGN_VARIABLE), ()),
+            ignored_device_pods=given.ignored_device_pods or environment.get(IGNORED_VARIABLE) or "deny",
+            scheduler_accounts=_listed(
+                given.scheduler_accounts, environment.get(SCHEDULER_ACCOUNTS_VARIABLE), SCHEDULER_ACCOUNTS
+            ),
+            key_writers=_listed(given.key_writers, environment.get(KEY_WRITERS_VARIABLE), WRITER_ACCOUNTS),
             quota_in_webhook=given.quota_in_webhook,
             quota_counts=given.quota_counts,
         ),

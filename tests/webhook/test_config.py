@@ -3,14 +3,19 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
+from devices.admission_objects import admission_documents
+from devices.config import default_config
 from webhook.__main__ import main
 from webhook.config import AdmissionSettings, Settings, parse
 from webhook.errors import SettingsError
 
+ROOT = Path(__file__).parents[2]
+
 
 def test_defaults_are_the_settings_own() -> None:
-    assert parse([]) == Settings()
+    assert parse([], {}) == Settings()
 
 
 def test_every_flag_in_either_spelling() -> None:
@@ -47,6 +52,31 @@ def test_every_flag_in_either_spelling() -> None:
         drain_timeout_s=90,
         debug=True,
     )
+
+
+VARIABLES = {
+    "SLOTWISE_FOREIGN_SCHEDULERS": "volcano",
+    "SLOTWISE_IGNORED_DEVICE_PODS": "warn",
+    "SLOTWISE_SCHEDULER_ACCOUNTS": "a, b",
+    "SLOTWISE_KEY_WRITERS": "",
+}
+
+
+def test_lists_of_the_policy_come_from_the_environment_where_no_flag_gives_them() -> None:
+    found = parse([], VARIABLES).admission
+    assert (found.foreign_schedulers, found.ignored_device_pods) == ({"volcano"}, "warn")
+    assert (found.scheduler_accounts, found.key_writers) == ({"a", "b"}, frozenset())
+    flags = ["--foreign-schedulers=", "--ignored-device-pods=allow", "--scheduler-accounts=c", "--key-writers=d,e"]
+    given = parse(flags, VARIABLES).admission
+    assert (given.foreign_schedulers, given.ignored_device_pods) == (frozenset(), "allow")
+    assert (given.scheduler_accounts, given.key_writers) == ({"c"}, {"d", "e"})
+
+
+def test_a_word_of_the_environment_that_is_not_accepted_is_named() -> None:
+    with pytest.raises(
+        SettingsError, match="--ignored-device-pods: 'drop' is not accepted: expected deny, warn, allow"
+    ):
+        parse([], {"SLOTWISE_IGNORED_DEVICE_PODS": "drop"})
 
 
 def test_verbosity_below_4_is_no_debugging() -> None:
@@ -111,3 +141,25 @@ def test_a_word_outside_the_list_is_no_setting() -> None:
         AdmissionSettings(ignored_device_pods="drop")
     with pytest.raises(SettingsError, match="port 70000 is out of range"):
         Settings(port=70000)
+
+
+def test_the_manifests_give_the_webhook_what_they_give_the_policy() -> None:
+    """Each variable comes from a key of the ConfigMap that the policy reads, and what is shipped is what is the default."""
+    parameters, *_ = admission_documents(default_config())["policy.yaml"]
+    data = parameters["data"]
+    assert isinstance(data, dict)
+    documents = yaml.safe_load_all((ROOT / "manifests" / "base" / "webhook.yaml").read_text())
+    deployment = next(document for document in documents if document["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    sources = {row["name"]: row["valueFrom"].get("configMapKeyRef") for row in container["env"]}
+    given = {name: source["key"] for name, source in sources.items() if source and source["name"] == "slotwise-policy"}
+    assert given == {
+        "SLOTWISE_KEY_WRITERS": "keyWriters",
+        "SLOTWISE_SCHEDULER_ACCOUNTS": "schedulerAccounts",
+        "SLOTWISE_FOREIGN_SCHEDULERS": "foreignSchedulers",
+        "SLOTWISE_IGNORED_DEVICE_PODS": "ignoredDevicePods",
+    }
+    shipped = parse([], {name: data[key] for name, key in given.items()})
+    assert shipped == parse([], {})
+    assert data["schedulerNames"] == shipped.admission.scheduler_name
+    assert set(given.values()) | {"schedulerNames"} == set(data)
