@@ -4,15 +4,16 @@ import os
 import re
 import subprocess
 import sys
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
+from devices.admission_objects import NAMESPACE, WRITER_ACCOUNTS, Document, admission_documents
 from devices.config import optional_families
+from devices.kube.resources import ADMISSION_POLICIES, ADMISSION_POLICY_BINDINGS, CONFIG_MAPS, Resource
 from devices.managed import managed_resources
-from lab.control_plane import ControlPlane
+from lab.control_plane import ADMIN, ControlPlane
 from lab.families import every_family
 from lab.processes import LOOPBACK, Child, answers
 from lab.services import SCHEDULER_NAME
@@ -22,6 +23,9 @@ __all__ = ["Slotwise", "scheduler_configuration"]
 
 _START_S: Final = 30.0
 _LISTENING: Final = re.compile(r"listening on 127\.0\.0\.1:(\d+), 127\.0\.0\.1:(\d+)")
+_KEY_WRITERS: Final = (*WRITER_ACCOUNTS, ADMIN.name)
+"""The lab writes what device plugins write, as the administrator."""
+_WRITERS: Final = f"--key-writers={','.join(_KEY_WRITERS)}"
 _READ: Final = ("get", "list", "watch")
 _RULES: Final[Mapping[str, Sequence[Mapping[str, object]]]] = {
     "slotwise-webhook": [
@@ -45,7 +49,7 @@ class Slotwise:
         self._plane = plane
         self._folder = folder
         self._stack = ExitStack()
-        self.namespace = f"slotwise-{uuid.uuid4().hex[:8]}"
+        self.namespace = NAMESPACE
         """Of its service accounts."""
         self.views = ""
         """Base address of the scheduler's read-only port."""
@@ -70,7 +74,8 @@ class Slotwise:
         return "\n".join(f"--- {child.name} ({child.log}) ---\n{child.tail()}" for child in self.children)
 
     def _start(self, stack: ExitStack) -> None:
-        self._plane.create_namespace(self.namespace)
+        if self._plane.request("GET", f"/api/v1/namespaces/{self.namespace}")[0] != 200:
+            self._plane.create_namespace(self.namespace)
         tls = self._folder / "tls"
         subprocess.run(
             [sys.executable, "-m", "cli", "certs", "create", "--dir", str(tls), "--host", LOOPBACK],
@@ -79,7 +84,7 @@ class Slotwise:
         )
         pair = (f"--cert_file={tls / 'tls.crt'}", f"--key_file={tls / 'tls.key'}")
         records = f"--own-namespace={self.namespace}"
-        admission, _ = self._run(stack, "webhook", "--quota-counts=admitted", records, *pair)
+        admission, _ = self._run(stack, "webhook", "--quota-counts=admitted", records, _WRITERS, *pair)
         extender, views = self._run(stack, "scheduler", "--quota-counts=admitted")
         self.views = f"http://{LOOPBACK}:{views}"
         self._register_webhook(stack, f"https://{LOOPBACK}:{admission}", (tls / "ca.crt").read_bytes())
@@ -89,7 +94,9 @@ class Slotwise:
     def _run(self, stack: ExitStack, name: str, *flags: str) -> tuple[int, int]:
         """Start one of the processes; returns its two ports once it is ready."""
         account = f"slotwise-{name}"
-        self._plane.create_service_account(self.namespace, account, _RULES[account])
+        item = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{account}"
+        if self._plane.request("GET", item)[0] != 200:
+            self._plane.create_service_account(self.namespace, account, _RULES[account])
         token = self._plane.service_account_token(self.namespace, account)
         kubeconfig = self._plane.kubeconfig_with(token, f"{self.namespace}-{account}")
         child = Child(
@@ -115,6 +122,23 @@ class Slotwise:
         for resource, body in webhook_configurations(every_family(), url, ca_pem):
             self._plane.create(resource.collection(), body)
             stack.callback(self._plane.request, "DELETE", resource.item("slotwise"))
+        parameters, policy, binding = admission_documents(every_family())["policy.yaml"]
+        self._create(stack, CONFIG_MAPS, _with_writers(parameters))
+        self._create(stack, ADMISSION_POLICIES, policy)
+        self._create(stack, ADMISSION_POLICY_BINDINGS, binding)
+
+    def _create(self, stack: ExitStack, resource: Resource, body: Document) -> None:
+        namespace = self.namespace if resource.namespaced else None
+        metadata = body["metadata"]
+        assert isinstance(metadata, dict)
+        self._plane.create(resource.collection(namespace), body)
+        stack.callback(self._plane.request, "DELETE", resource.item(metadata["name"], namespace))
+
+
+def _with_writers(parameters: Document) -> Document:
+    data = parameters["data"]
+    assert isinstance(data, dict)
+    return {**parameters, "data": {**data, "keyWriters": ",".join(_KEY_WRITERS)}}
 
 
 def scheduler_configuration(extender_url: str) -> dict[str, object]:

@@ -64,12 +64,12 @@ VARIABLES = {
 
 def test_lists_of_the_policy_come_from_the_environment_where_no_flag_gives_them() -> None:
     found = parse([], VARIABLES).admission
-    assert (found.foreign_schedulers, found.ignored_device_pods) == ({"volcano"}, "warn")
-    assert (found.scheduler_accounts, found.key_writers) == ({"a", "b"}, frozenset())
+    assert (found.foreign_schedulers, found.ignored_device_pods) == (frozenset({"volcano"}), "warn")
+    assert (found.scheduler_accounts, found.key_writers) == (frozenset({"a", "b"}), frozenset())
     flags = ["--foreign-schedulers=", "--ignored-device-pods=allow", "--scheduler-accounts=c", "--key-writers=d,e"]
     given = parse(flags, VARIABLES).admission
     assert (given.foreign_schedulers, given.ignored_device_pods) == (frozenset(), "allow")
-    assert (given.scheduler_accounts, given.key_writers) == ({"c"}, {"d", "e"})
+    assert (given.scheduler_accounts, given.key_writers) == (frozenset({"c"}), frozenset({"d", "e"}))
 
 
 def test_a_word_of_the_environment_that_is_not_accepted_is_named() -> None:
