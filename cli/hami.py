@@ -3,9 +3,11 @@
 One process, one ledger: what `/bind` has given away `/webhook` counts at once. In the image it is `scheduler` on PATH.
 """
 
+import asyncio
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Final, Protocol
 
@@ -13,8 +15,11 @@ from prometheus_client import CollectorRegistry
 
 import webhook.config
 from cli.hami_flags import Settings, parse
+from cli.hami_role import OnlyReplica
 from devices.config import DeviceConfig
 from devices.kube.feed import LedgerFeed
+from devices.kube.freshness import own_pod
+from devices.kube.protocols import PodPatcher
 from devices.ledger import Ledger
 from scheduler.errors import SchedulerError
 from scheduler.service import SchedulerApi, SchedulerService
@@ -30,7 +35,7 @@ _NAME: Final = "scheduler"
 _LOG: Final = logging.getLogger("scheduler")
 
 
-class DropInApi(SchedulerApi, WebhookApi, Protocol):
+class DropInApi(SchedulerApi, WebhookApi, PodPatcher, Protocol):
     """What both services ask of the API server; `devices.kube.client.KubeClient` has it."""
 
 
@@ -47,6 +52,9 @@ class DropIn:
     ) -> None:
         self.drain = Drain()
         self._scheduler = SchedulerService(settings, client, ledger, feed, registry=registry, drain=self.drain)
+        pod = own_pod()
+        self._role = None if pod is None else OnlyReplica(client, pod)
+        self._labelling: asyncio.Task[None] | None = None
         self._webhook = WebhookService(
             webhook.config.Settings(admission=settings.admission),
             ledger,
@@ -67,9 +75,16 @@ class DropIn:
         """Begin what runs beside the requests."""
         await self._scheduler.start()
         await self._webhook.start()
+        if self._role is not None:
+            self._labelling = asyncio.create_task(self._role.run(), name="role label")
 
     async def stop(self) -> None:
         """Stop what `start` began."""
+        if self._labelling is not None:
+            self._labelling.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._labelling
+            self._labelling = None
         await self._webhook.stop()
         await self._scheduler.stop()
 

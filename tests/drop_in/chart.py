@@ -20,12 +20,18 @@ __all__ = [
     "command",
     "deployment",
     "mutating_webhook",
+    "pod_labels",
     "scheduler_configuration",
 ]
 
 NAMESPACE: Final = "kube-system"
 SCHEDULER_NAME: Final = "hami-scheduler"
 EXTENDER: Final = "vgpu-scheduler-extender"
+_LABELS: Final = {
+    "app.kubernetes.io/component": "hami-scheduler",
+    "app.kubernetes.io/name": "hami",
+    "app.kubernetes.io/instance": "hami",
+}
 _READ: Final = ("get", "list", "watch")
 
 CLUSTER_RULES: Final[Sequence[Mapping[str, Sequence[str]]]] = (
@@ -109,13 +115,13 @@ def environment(values: Values = DEFAULTS) -> list[JsonObject]:
     return found
 
 
+def pod_labels() -> dict[str, str]:
+    """The labels of the scheduler's pods."""
+    return {**_LABELS, "hami.io/webhook": "ignore"}
+
+
 def deployment(values: Values = DEFAULTS) -> JsonObject:
     """The scheduler's Deployment: kube-scheduler and the extender."""
-    labels = {
-        "app.kubernetes.io/component": "hami-scheduler",
-        "app.kubernetes.io/name": "hami",
-        "app.kubernetes.io/instance": "hami",
-    }
     probe: JsonObject = {"httpGet": {"path": "/readyz", "port": 443, "scheme": "HTTPS"}}
     extender: JsonObject = {
         "name": EXTENDER,
@@ -142,12 +148,12 @@ def deployment(values: Values = DEFAULTS) -> JsonObject:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": "hami-scheduler", "namespace": NAMESPACE, "labels": dict(labels)},
+        "metadata": {"name": "hami-scheduler", "namespace": NAMESPACE, "labels": dict(_LABELS)},
         "spec": {
             "replicas": 1,
-            "selector": {"matchLabels": dict(labels)},
+            "selector": {"matchLabels": dict(_LABELS)},
             "template": {
-                "metadata": {"labels": {**labels, "hami.io/webhook": "ignore"}},
+                "metadata": {"labels": pod_labels()},
                 "spec": {
                     "serviceAccountName": "hami-scheduler",
                     "priorityClassName": "system-node-critical",
