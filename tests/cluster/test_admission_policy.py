@@ -289,7 +289,7 @@ def test_nor_by_the_other_path(user: Account, waiting: str) -> None:
 
 def test_a_binding_without_a_uid_could_meet_another_pod(user: Account) -> None:
     assert user.create(pod("plain-to-bind", schedulerName="my-own")) == (201, "")
-    nobody = {"metadata": {"name": "plain-to-bind"}, "target": {"kind": "Node", "name": "node-1"}}
+    nobody: JsonObject = {"metadata": {"name": "plain-to-bind"}, "target": {"kind": "Node", "name": "node-1"}}
     status, message = user.post("pods/plain-to-bind/binding", nobody)
     assert (status, "must carry metadata.uid" in message) == (403, True)
 
