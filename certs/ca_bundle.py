@@ -30,16 +30,16 @@ class Bundle:
             return frozenset()
 
 
-def bundles(configuration: JsonObject, hosts: Sequence[str]) -> tuple[Bundle, ...]:
+def bundles(configuration: JsonObject, hosts: Sequence[str] | None) -> tuple[Bundle, ...]:
     """The bundles of the webhooks that are called under one of `hosts`, which the API server checks the certificate for.
 
-    A Service is called as `<name>.<namespace>.svc`, a URL by its host. All others belong to somebody else.
+    A Service is called as `<name>.<namespace>.svc`, a URL by its host. All others belong to somebody else. None: all of them.
     """
-    ours = {host.lower() for host in hosts}
+    ours = None if hosts is None else {host.lower() for host in hosts}
     return tuple(
         Bundle(index, str(webhook.get("name", "")), _pem(client.get("caBundle")))
         for index, webhook, client, host in _webhooks(configuration)
-        if host in ours
+        if ours is None or host in ours
     )
 
 
@@ -51,8 +51,8 @@ def foreign_hosts(configuration: JsonObject, hosts: Sequence[str]) -> tuple[str,
     )
 
 
-def bundle_patch(configuration: JsonObject, hosts: Sequence[str], pem: bytes) -> list[JsonObject]:
-    """JSON Patch operations that give every webhook of ours this bundle; none where all have it.
+def bundle_patch(configuration: JsonObject, hosts: Sequence[str] | None, pem: bytes) -> list[JsonObject]:
+    """JSON Patch operations that give every webhook of ours (see `bundles`) this bundle; none where all have it.
 
     The patch holds for this resourceVersion only: places are meaningless in any other, and somebody may have changed them.
     """

@@ -1,12 +1,12 @@
-"""`slotwise certs`: make the CA and the serving certificate, and look at certificates."""
+"""`slotwise certs`: make the CA and the serving certificate, tell the API server, and look at certificates."""
 
 import enum
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from cryptography import x509
@@ -20,6 +20,11 @@ from certs.errors import CertError
 from certs.files import write_pair
 from certs.pki import Pair, create_ca, hosts_of, issue_serving, read_ca, read_certificates, read_pair, san_of
 from certs.renewal import Renewal, decide, held
+from cli.certs_cluster import ClusterError, create_in_cluster, in_cluster, patch_webhooks
+from devices.kube.client import KubeClient
+from devices.kube.errors import ConfigError, KubeError
+from serving.flags import boolean
+from serving.server import run as run_on_uvloop
 
 __all__ = ["app"]
 
@@ -30,7 +35,16 @@ app = typer.Typer(
 )
 
 _BAD_INPUT = 2
+_FAILED = 1
 _CA_NAME = "slotwise CA"
+_NAMESPACE = "slotwise-system"
+
+T = TypeVar("T")
+Kubeconfig = Annotated[
+    str | None,
+    typer.Option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, then in-cluster."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be written, write nothing.")]
 
 
 class Action(enum.Enum):
@@ -82,36 +96,70 @@ class _RefusedError(Exception):
 
 @app.command()
 def create(
-    folder: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Folder for the four files; made if it is not there.")
-    ],
     hosts: Annotated[
         list[str],
         typer.Option(
             "--host",
             metavar="NAME",
-            help="DNS name or IP address that clients reach the server under; repeat for each.",
+            help="DNS name or IP address that clients reach the server under; repeat for each, or join them by commas.",
         ),
     ],
+    folder: Annotated[
+        Path | None, typer.Option("--dir", metavar="DIR", help="Folder for the four files; made if it is not there.")
+    ] = None,
     days: Annotated[int, typer.Option(min=1, help="Days the serving certificate is good for.")] = 365,
     ca_days: Annotated[int, typer.Option(min=1, help="Days the CA is good for.")] = 3650,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace everything there, the CA too: every client needs the new ca.crt.")
+        bool,
+        typer.Option(
+            "--force", help="With --dir: replace everything there, the CA too: every client needs the new ca.crt."
+        ),
     ] = False,
+    secret_name: Annotated[
+        str, typer.Option("--secret-name", metavar="NAME", help="Instead of --dir: a Secret in the cluster.")
+    ] = "",
+    namespace: Annotated[str, typer.Option(help="Namespace of the Secret.")] = _NAMESPACE,
+    cert_name: Annotated[str, typer.Option(metavar="KEY", help="Key of the certificate in the Secret.")] = "tls.crt",
+    key_name: Annotated[str, typer.Option(metavar="KEY", help="Key of its private key in the Secret.")] = "tls.key",
+    kubeconfig: Kubeconfig = None,
+    dry_run: DryRun = False,
     as_json: Annotated[bool, typer.Option("--json", help="Say what was done as one JSON object.")] = False,
 ) -> None:
-    """Write a CA (ca.crt, ca.key) and a serving certificate it signed (tls.crt, tls.key) to a folder.
+    """Make a CA and a serving certificate it signed: in a folder (ca.crt, ca.key, tls.crt, tls.key), or in a Secret.
 
-    What is there and still good is kept: run it again at any time. A serving certificate is renewed, under the same CA,
+    In a folder, what is there and still good is kept: run it again at any time. A serving certificate is renewed, under the same CA,
     when a third of its life is left, when a host is missing, or when another CA signed it.
 
     The webhook serves tls.crt with tls.key; ca.crt, base64-encoded, is the caBundle of the webhook configuration.
     Nobody but this command needs ca.key: keep it out of the cluster.
 
-    [bold]Example:[/bold]
+    A Secret that is there is kept as it is. It gets the CA's certificate (ca.crt, ca), not its key. This is what the certificate
+    Jobs of HAMi's chart do, with the same arguments.
+
+    [bold]Examples:[/bold]
 
     slotwise certs create --dir ./tls --host slotwise-webhook.slotwise-system.svc --host 127.0.0.1
+
+    slotwise certs create --secret-name=hami-scheduler-tls --namespace=kube-system --host=hami-scheduler.kube-system.svc,127.0.0.1
     """
+    hosts = [host for given in hosts for host in given.split(",") if host]
+    if (folder is None) == (not secret_name):
+        raise _stop("give either --dir, for files, or --secret-name, for a Secret in the cluster")
+    if folder is None:
+        if force:
+            raise _stop("--force goes with --dir; a Secret is replaced by deleting it first")
+        _create_secret(
+            SecretPlace(secret_name, namespace, cert_name, key_name),
+            hosts,
+            days=days,
+            ca_days=ca_days,
+            kubeconfig=kubeconfig,
+            dry_run=dry_run,
+            as_json=as_json,
+        )
+        return
+    if dry_run or kubeconfig is not None:
+        raise _stop("--dry-run and --kubeconfig go with --secret-name")
     paths = _Paths(folder)
     try:
         ca, serving = _create(paths, hosts, days=days, ca_days=ca_days, force=force, now=datetime.now(UTC))
@@ -131,6 +179,122 @@ def create(
     for outcome, path in ((ca, paths.ca_certificate), (serving, paths.certificate)):
         until = f"valid until {_moment(outcome.certificate.not_valid_after_utc)}"
         typer.echo(f"{outcome.action.value} {path} ({outcome.why}), {until}")
+
+
+@dataclass(frozen=True)
+class SecretPlace:
+    """Which Secret, and under which keys it holds certificate and key."""
+
+    name: str
+    namespace: str
+    certificate_key: str
+    key_key: str
+
+
+def _create_secret(
+    place: SecretPlace,
+    hosts: Sequence[str],
+    *,
+    days: int,
+    ca_days: int,
+    kubeconfig: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    outcome = _in_cluster(
+        kubeconfig,
+        lambda client: create_in_cluster(
+            client,
+            place.namespace,
+            place.name,
+            hosts,
+            certificate_key=place.certificate_key,
+            key_key=place.key_key,
+            days=days,
+            ca_days=ca_days,
+            now=datetime.now(UTC),
+            dry_run=dry_run,
+        ),
+    )
+    action = "kept" if not outcome.created else "would create" if dry_run else "created"
+    names, until = hosts_of(outcome.certificate), _moment(outcome.certificate.not_valid_after_utc)
+    if as_json:
+        report = {"action": action, "secret": place.name, "namespace": place.namespace}
+        typer.echo(json.dumps({**report, "hosts": list(names), "not_after": until}))
+        return
+    typer.echo(f"{action} Secret {place.namespace}/{place.name}: {', '.join(names)}, valid until {until}")
+
+
+@app.command()
+def patch(
+    webhook_name: Annotated[str, typer.Option(metavar="NAME", help="Name of the webhook configurations.")] = "slotwise",
+    secret_name: Annotated[
+        str, typer.Option(metavar="NAME", help="The Secret with the CA, as ca.crt or ca.")
+    ] = "slotwise-webhook-tls",
+    namespace: Annotated[str, typer.Option(help="Namespace of the Secret.")] = _NAMESPACE,
+    patch_mutating: Annotated[
+        str, typer.Option(metavar="BOOL", help="Write the MutatingWebhookConfiguration of that name.")
+    ] = "true",
+    patch_validating: Annotated[
+        str, typer.Option(metavar="BOOL", help="Write the ValidatingWebhookConfiguration of that name.")
+    ] = "true",
+    kubeconfig: Kubeconfig = None,
+    dry_run: DryRun = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Say what was done as one JSON object.")] = False,
+) -> None:
+    """Copy the CA of a Secret into the caBundle of every webhook of the configurations, so that the API server trusts it.
+
+    Not needed where the webhook keeps its own certificate (--cert-secret), nor with cert-manager's cainjector.
+
+    [bold]Example:[/bold]
+
+    slotwise certs patch --webhook-name=hami-webhook --namespace=kube-system --secret-name=hami-scheduler-tls --patch-validating=false
+    """
+    mutating, validating = (
+        _boolean("--patch-mutating", patch_mutating),
+        _boolean("--patch-validating", patch_validating),
+    )
+    if not mutating and not validating:
+        raise _stop("--patch-mutating=false and --patch-validating=false leave nothing to do: keep one of them")
+    done = _in_cluster(
+        kubeconfig,
+        lambda client: patch_webhooks(
+            client,
+            namespace,
+            secret_name,
+            webhook_name,
+            mutating=mutating,
+            validating=validating,
+            dry_run=dry_run,
+        ),
+    )
+    if as_json:
+        configurations = [{"resource": one.resource.plural, "webhooks": list(one.webhooks)} for one in done]
+        typer.echo(json.dumps({"name": webhook_name, "dry_run": dry_run, "configurations": configurations}))
+        return
+    for one in done:
+        if one.webhooks:
+            did = "would write" if dry_run else "wrote"
+            typer.echo(f"{did} caBundle in {one.resource.plural} {webhook_name}: {', '.join(one.webhooks)}")
+        else:
+            typer.echo(f"{one.resource.plural} {webhook_name}: every webhook has this CA already")
+
+
+def _boolean(option: str, text: str) -> bool:
+    try:
+        return boolean(text)
+    except ValueError as error:
+        raise _stop(f"{option}: {error}") from error
+
+
+def _in_cluster(kubeconfig: str | None, work: Callable[[KubeClient], Awaitable[T]]) -> T:
+    try:
+        return run_on_uvloop(in_cluster(kubeconfig, work))
+    except (CertError, ClusterError, ConfigError) as error:
+        raise _stop(str(error)) from error
+    except KubeError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(_FAILED) from error
 
 
 @app.command()

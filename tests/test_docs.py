@@ -205,6 +205,7 @@ def test_flags_named_anywhere_exist() -> None:
         ["quota", "show"],
         ["quota", "check"],
         ["certs", "create"],
+        ["certs", "patch"],
         ["vendors"],
     ):
         shown = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"}).output
