@@ -9,9 +9,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
-from devices.admission_objects import NAMESPACE, WRITER_ACCOUNTS, Document, admission_documents
+from devices.admission_objects import (
+    NAMESPACE,
+    WRITER_ACCOUNTS,
+    Document,
+    admission_documents,
+)
 from devices.config import optional_families
-from devices.kube.resources import ADMISSION_POLICIES, ADMISSION_POLICY_BINDINGS, CONFIG_MAPS, Resource
+from devices.kube.resources import (
+    ADMISSION_POLICIES,
+    ADMISSION_POLICY_BINDINGS,
+    CONFIG_MAPS,
+    Resource,
+)
 from devices.managed import managed_resources
 from lab.control_plane import ADMIN, ControlPlane
 from lab.families import every_family
@@ -68,6 +78,12 @@ class Slotwise:
     def scheduler_user(self) -> str:
         """The name under which the API server knows the extender."""
         return f"system:serviceaccount:{self.namespace}:slotwise-scheduler"
+
+    def stop_webhook(self) -> None:
+        """End every webhook process; returns once none is left."""
+        for child in self.children:
+            if child.name == "webhook":
+                child.stop()
 
     def report(self) -> str:
         """The last lines of both processes' logs, for a test that failed."""

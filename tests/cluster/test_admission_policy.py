@@ -14,71 +14,21 @@ import pytest
 
 from devices.kube.protocols import JsonObject
 from lab.control_plane import ControlPlane
+from tests.cluster.accounts import (
+    PLACED,
+    SHARE,
+    Account,
+    at_work,
+    binding,
+    owner_of_pods,
+    part,
+    pod,
+)
 from tests.cluster.slotwise import Slotwise
 
-SHARE = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
-PLACED = {
-    "hami.io/vgpu-node": "node-1",
-    "hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,1000,0:;",
-    "hami.io/vgpu-devices-to-allocate": "GPU-a,NVIDIA,1000,0:;",
-    "hami.io/bind-phase": "allocating",
-}
 POLICY = "ValidatingAdmissionPolicy 'slotwise' with binding 'slotwise' denied request: "
-RIGHTS = ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize", "pods/binding", "bindings"]
 PRIVILEGED: JsonObject = {"securityContext": {"privileged": True}}
 CHECKED_S = 60.0
-
-
-@dataclass(frozen=True)
-class Account:
-    """A service account, and what it does in one namespace."""
-
-    plane: ControlPlane
-    namespace: str
-    token: str
-
-    def create(self, pod: JsonObject) -> tuple[int, str]:
-        return self._answer("POST", "pods", pod)
-
-    def post(self, path: str, body: JsonObject) -> tuple[int, str]:
-        return self._answer("POST", path, body)
-
-    def patch(self, path: str, body: JsonObject) -> tuple[int, str]:
-        return self._answer("PATCH", f"pods/{path}", body)
-
-    def pod(self, name: str) -> JsonObject:
-        status, pod = self.plane.request("GET", self._path(f"pods/{name}"), token=self.token)
-        assert status == 200, pod
-        return pod
-
-    def _path(self, path: str) -> str:
-        return f"/api/v1/namespaces/{self.namespace}/{path}"
-
-    def _answer(self, method: str, path: str, body: JsonObject) -> tuple[int, str]:
-        status, answer = self.plane.request(method, self._path(path), body, token=self.token)
-        return status, str(answer.get("message", ""))
-
-
-def pod(name: str, limits: Mapping[str, str] | None = None, /, **fields: object) -> JsonObject:
-    """`metadata` in `fields` is added to the name, everything else to the spec."""
-    metadata = fields.pop("metadata", {})
-    assert isinstance(metadata, dict)
-    resources = {"resources": {"limits": dict(limits)}} if limits else {}
-    containers = [{"name": "main", "image": "registry.k8s.io/pause:3.10", **resources}]
-    return {"metadata": {"name": name, **metadata}, "spec": {"containers": containers, **fields}}
-
-
-def binding(target: JsonObject, **fields: object) -> JsonObject:
-    """Of a pod as it is stored, to a node."""
-    metadata = part(target, "metadata")
-    named = {"name": metadata["name"], "uid": metadata["uid"], **fields}
-    return {"metadata": named, "target": {"kind": "Node", "name": "node-1"}}
-
-
-def part(document: JsonObject, key: str) -> JsonObject:
-    found = document.get(key, {})
-    assert isinstance(found, dict)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -90,25 +40,13 @@ def slotwise(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="module")
 def user(control_plane: ControlPlane, slotwise: Slotwise) -> Account:
     """Has every right on the pods of one namespace, and no other."""
-    namespace = f"team-{uuid.uuid4().hex[:8]}"
-    control_plane.create_namespace(namespace)
-    control_plane.create_service_account(namespace, "user")
-    rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
-    rules = [{"apiGroups": [""], "resources": RIGHTS, "verbs": ["*"]}]
-    control_plane.create(f"{rbac}/roles", {"metadata": {"name": "pods"}, "rules": rules})
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "pods"}
-    subject = {"kind": "ServiceAccount", "namespace": namespace, "name": "user"}
-    control_plane.create(
-        f"{rbac}/rolebindings", {"metadata": {"name": "pods"}, "roleRef": reference, "subjects": [subject]}
-    )
-    return Account(control_plane, namespace, control_plane.service_account_token(namespace, "user"))
+    return owner_of_pods(control_plane)
 
 
 @pytest.fixture(scope="module")
 def scheduler(control_plane: ControlPlane, slotwise: Slotwise, user: Account) -> Account:
     """Our extender's account, at work in the user's namespace."""
-    _, _, namespace, name = slotwise.scheduler_user.split(":")
-    return Account(control_plane, user.namespace, control_plane.service_account_token(namespace, name))
+    return at_work(control_plane, slotwise.scheduler_user, user.namespace)
 
 
 @pytest.fixture

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.build import BuildError, build, cache_folder, etcd, kubectl, kubernetes, minors
+from tests.cluster.build import (
+    BuildError,
+    build,
+    cache_folder,
+    etcd,
+    kubectl,
+    kubernetes,
+    minors,
+)
 
 FAKE_GO = """\
 #!/bin/sh
