@@ -203,14 +203,18 @@ def _listed(key: str) -> str:
     return f"params.data[?'{key}'].orValue('').split(',').map(name, name.trim())"
 
 
+_OBJECT, _STORED = "dyn(object)", "dyn(oldObject)"
+"""Of any kind: the API server checks expressions against every kind that the rules cover, and a Binding has no spec."""
+
+
 def _or_empty(of: str, field: str) -> str:
     return f"(has({of}.metadata.{field}) ? {of}.metadata.{field} : {{}})"
 
 
 def _changed(field: str, keys: str) -> str:
     """Keys whose value differs from the stored object's; of a new object, and of a Binding, all that are there."""
-    stored = f"(oldObject == null ? {{}} : {_or_empty('oldObject', field)})"
-    return f"{keys}.filter(k, {_or_empty('object', field)}[?k] != {stored}[?k])"
+    stored = f"(oldObject == null ? {{}} : {_or_empty(_STORED, field)})"
+    return f"{keys}.filter(k, {_or_empty(_OBJECT, field)}[?k] != {stored}[?k])"
 
 
 def _asks(values: str) -> str:
@@ -219,13 +223,13 @@ def _asks(values: str) -> str:
 
 def _variables(config: DeviceConfig) -> Sequence[Document]:
     names, keys = json.dumps(managed_names(config)), json.dumps(protected_keys(config))
-    spec = "object.spec"
+    spec = f"{_OBJECT}.spec"
     expressions = {
         "names": names,
         "isNewPod": "request.operation == 'CREATE' && request.kind.kind == 'Pod'",
         "containers": f"{spec}.containers + (has({spec}.initContainers) ? {spec}.initContainers : [])",
         "asks": f"variables.containers.exists(c, has(c.resources) && (({_asks('limits')}) || ({_asks('requests')})))",
-        "isIgnored": f"{_or_empty('object', 'labels')}[?'{IGNORE_LABEL}'].orValue('') == 'ignore'",
+        "isIgnored": f"{_or_empty(_OBJECT, 'labels')}[?'{IGNORE_LABEL}'].orValue('') == 'ignore'",
         "scheduler": f"has({spec}.schedulerName) ? {spec}.schedulerName : ''",
         "ours": _listed("schedulerNames"),
         "foreign": _listed("foreignSchedulers"),
@@ -264,7 +268,7 @@ def _validations() -> Sequence[Document]:
         },
         {
             "expression": f"{only_device_pods} || !(variables.scheduler in variables.ours) ||\n"
-            "!has(object.spec.nodeName) || object.spec.nodeName == ''",
+            f"!has({_OBJECT}.spec.nodeName) || {_OBJECT}.spec.nodeName == ''",
             "message": "pod has node assigned: leave spec.nodeName out, node and cards are chosen together",
             "reason": "Forbidden",
         },
