@@ -11,6 +11,7 @@ from rich.table import Table
 from lab.bench.admission import AdmissionBench, bench_admission
 from lab.bench.families import FamiliesBench, bench_families
 from lab.bench.filter import CASES, FilterBench, bench_filter, bench_growth
+from lab.bench.metrics import MetricsBench, bench_metrics
 from lab.bench.process import BenchError
 from lab.bench.quota import QuotaBench, bench_quota
 from lab.bench.synthetic import Size
@@ -95,6 +96,34 @@ def admission(
         if not as_json and sys.stderr.isatty():
             typer.echo(f"{rounds} rounds of {6 * seconds:g} seconds …", err=True)
         figures = bench_admission(bench)
+    except (BenchError, ValueError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    _show(figures, as_json)
+
+
+@app.command("metrics")
+def metrics(
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes in the cluster.")] = 5000,
+    cards: Annotated[int, typer.Option(min=1, help="Cards a node.")] = 8,
+    pods: Annotated[int, typer.Option(min=0, help="Pods placed beforehand.")] = 40_000,
+    scrapes: Annotated[int, typer.Option(min=1, help="Pages that are fetched.")] = MetricsBench.scrapes,
+    packed: Annotated[bool, typer.Option(help="The scraper takes gzip, as Prometheus does.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """GET /metrics while pods are filtered one after the other: how long a page takes, and what it costs the decisions.
+
+    JSON keys: seconds (median of a page), first_seconds, longest_seconds of the others; series and bytes (unpacked); p50_ms, p95_ms, p99_ms,
+    max_ms, per_second of the decisions meanwhile, without_p50_ms, without_p99_ms, without_max_ms of those without a scrape, floor_p50_ms
+    for a route that gives a fixed answer; anew_seconds, anew_max_ms and anew_series for the page as the Prometheus library makes it;
+    rss_mib, and the parameters.
+
+    Example: slotwise bench metrics --nodes 500 --pods 4000 --json
+    """
+    try:
+        if not as_json and sys.stderr.isatty():
+            typer.echo(f"placing {pods} pods on {nodes} nodes of {cards} cards, then {scrapes} scrapes …", err=True)
+        figures = bench_metrics(MetricsBench(Size(nodes, cards, pods), scrapes, packed))
     except (BenchError, ValueError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error

@@ -18,7 +18,16 @@ from rich.text import Text
 
 from certs.errors import CertError
 from certs.files import write_pair
-from certs.pki import Pair, create_ca, hosts_of, issue_serving, read_ca, read_certificates, read_pair, san_of
+from certs.pki import (
+    Pair,
+    create_ca,
+    hosts_of,
+    issue_serving,
+    read_ca,
+    read_certificates,
+    read_pair,
+    san_of,
+)
 from certs.renewal import Renewal, decide, held
 from cli.certs_cluster import ClusterError, create_in_cluster, in_cluster, patch_webhooks
 from devices.kube.client import KubeClient

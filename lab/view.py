@@ -13,7 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from lab.audit import CardUsage
-from lab.records import BurstProgress, BurstResult, Record, ScenarioBegan, ScenarioDone, StepDone
+from lab.records import (
+    BurstProgress,
+    BurstResult,
+    Record,
+    ScenarioBegan,
+    ScenarioDone,
+    StepDone,
+)
 
 __all__ = ["JsonView", "PlainView", "TerminalView", "View", "card_bar", "card_line", "summary_line"]
 

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 
 from devices.annotations import encode
 from devices.config import DeviceConfig
-from devices.keys import BIND_PHASE, BIND_TIME, VGPU_NODE, VGPU_TIME, check_binding_metadata, is_label_value
+from devices.keys import (
+    BIND_PHASE,
+    BIND_TIME,
+    VGPU_NODE,
+    VGPU_TIME,
+    check_binding_metadata,
+    is_label_value,
+)
 from devices.model import Allocation, Entry, NodeState
 from devices.objects import Pod
 from devices.vendor import Placed, Vendor

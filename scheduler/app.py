@@ -3,11 +3,10 @@
 import logging
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
 
 from scheduler.handlers import BODY_LIMIT_BYTES, ExtenderHandlers, ViewHandlers
-from scheduler.metrics import LedgerMetrics
+from scheduler.metrics_page import LedgerPage
 from serving.app import new_app
 from serving.drain import Drain
 from serving.health import NotReady, add_health
@@ -32,7 +31,7 @@ def extender_app(handlers: ExtenderHandlers, metrics: RequestMetrics) -> web.App
 def plain_app(
     views: ViewHandlers,
     registry: CollectorRegistry,
-    ledger_metrics: LedgerMetrics,
+    ledger_page: LedgerPage,
     metrics: RequestMetrics,
     not_ready: NotReady,
     drain: Drain,
@@ -42,13 +41,5 @@ def plain_app(
     app[VIEWS] = views
     app.add_routes(views.routes())
     add_health(app, not_ready, drain)
-    app.router.add_get("/metrics", _refreshed(metrics_handler(registry), ledger_metrics))
+    app.router.add_get("/metrics", metrics_handler(registry, ledger_page.blocks))
     return app
-
-
-def _refreshed(page: Handler, ledger_metrics: LedgerMetrics) -> Handler:
-    async def handler(request: web.Request) -> web.StreamResponse:
-        ledger_metrics.refresh()
-        return await page(request)
-
-    return handler

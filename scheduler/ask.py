@@ -10,7 +10,12 @@ from devices.objects import Pod
 from devices.requests import NO_CLUSTER, Cluster, PodRequest, pod_request
 from devices.score import Weights, weights_of
 from devices.selection import Selection
-from scheduler.policies import DEFAULT_CARD_POLICY, NODE_POLICIES, policy_tokens, unknown_tokens
+from scheduler.policies import (
+    DEFAULT_CARD_POLICY,
+    NODE_POLICIES,
+    policy_tokens,
+    unknown_tokens,
+)
 
 __all__ = ["Ask", "Defaults", "ask_of"]
 

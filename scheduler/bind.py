@@ -20,9 +20,20 @@ from devices.ledger import Phase, Reservation
 from devices.objects import Pod, pod_of
 from scheduler.allocate import carried, carries
 from scheduler.clock import Clock
-from scheduler.diagnosis import BINDING_FAILED, BINDING_SUCCEED, NORMAL, WARNING, EventText
+from scheduler.diagnosis import (
+    BINDING_FAILED,
+    BINDING_SUCCEED,
+    NORMAL,
+    WARNING,
+    EventText,
+)
 from scheduler.engine import Engine, Filtered
-from scheduler.errors import BindError, LockContentionError, NodeNotFoundError, PodNotFoundError
+from scheduler.errors import (
+    BindError,
+    LockContentionError,
+    NodeNotFoundError,
+    PodNotFoundError,
+)
 from scheduler.events import EventSink
 from scheduler.nodelock import LockApi, NodeLocks
 

@@ -67,6 +67,8 @@ class Settings(ProcessSettings):
     """Which pods count as used quota, `placed` or `admitted`: the same as the webhook's."""
     legacy_metrics: bool = False
     """Also the gauges' names from before HAMi 2.10."""
+    metrics_max_series: int = 0
+    """Most series of cards, pods and quotas on a metrics page; 0: all there are."""
     event_nodes: int = 100
     """Up to this many offered nodes the Event of a placement lists all that fit."""
     decisions_kept: int = 512
@@ -96,7 +98,11 @@ class Settings(ProcessSettings):
                 f"--node-lock-retry-timeout, --node-lock-wait: {longest_s:g} s is not accepted: expected less than the"
                 f" {CALLER_TIMEOUT_S:g} s for which kube-scheduler waits for an answer"
             )
-        for flag, number in (("--event-nodes", self.event_nodes), ("--decisions-kept", self.decisions_kept)):
+        for flag, number in (
+            ("--event-nodes", self.event_nodes),
+            ("--decisions-kept", self.decisions_kept),
+            ("--metrics-max-series", self.metrics_max_series),
+        ):
             if number < 0:
                 raise SettingsError(f"{flag}: {number} is not accepted: expected 0 or more")
 
@@ -160,6 +166,13 @@ def add_flags(parser: argparse.ArgumentParser, ports: Ports) -> None:
     )
     placing.add_argument(
         "--decisions-kept", type=int, default=512, metavar="N", help="decisions readable at /decisions (default 512)"
+    )
+    placing.add_argument(
+        "--metrics-max-series",
+        type=int,
+        default=0,
+        metavar="NUMBER",
+        help="most series of cards, pods and quotas on a metrics page, 0 for all (default 0)",
     )
     plugins = parser.add_argument_group("device plugins")
     plugins.add_argument(
@@ -239,6 +252,7 @@ def fields(given: argparse.Namespace, environment: Mapping[str, str]) -> dict[st
         handshake=given.handshake,
         quota_counts=given.quota_counts,
         legacy_metrics=given.legacy_metrics,
+        metrics_max_series=given.metrics_max_series,
         event_nodes=given.event_nodes,
         decisions_kept=given.decisions_kept,
         **process_settings(given),

@@ -14,7 +14,14 @@ from devices.objects import Node, Pod
 from devices.requests import PodRequest, pod_request, roles
 from devices.scopes import facts_of
 from scheduler.ask import Ask, Defaults, ask_of
-from scheduler.diagnosis import FILTERING_FAILED, WARNING, EventText, failure_events, success_event, unresolvable
+from scheduler.diagnosis import (
+    FILTERING_FAILED,
+    WARNING,
+    EventText,
+    failure_events,
+    success_event,
+    unresolvable,
+)
 from scheduler.evaluate import Headrooms
 from scheduler.pipeline import Decision, Pipeline
 from scheduler.quota_notes import quota_notes

@@ -21,7 +21,14 @@ from scheduler.errors import BindError, RequestError
 from scheduler.events import EventSink
 from scheduler.metrics import DecisionMetrics
 from scheduler.ring import described
-from scheduler.wire import FilterArgs, FilterResult, decode_bind, decode_filter, encode_filter, failed_filter
+from scheduler.wire import (
+    FilterArgs,
+    FilterResult,
+    decode_bind,
+    decode_filter,
+    encode_filter,
+    failed_filter,
+)
 from serving.access_log import OUTCOME
 from serving.errors import BodyTooLargeError
 from serving.limits import read_body

@@ -32,7 +32,15 @@ from devices.reasons import Reason
 from devices.requests import DeviceRequest
 from devices.selection import Selection
 from devices.vendor import Vendor
-from scheduler.columns import CORDONED, LARGEST, UNHEALTHY, Columns, Flags, Numbers, bounded
+from scheduler.columns import (
+    CORDONED,
+    LARGEST,
+    UNHEALTHY,
+    Columns,
+    Flags,
+    Numbers,
+    bounded,
+)
 
 __all__ = ["FOREIGN", "REASONS", "Needs", "Rows"]
 

@@ -19,7 +19,8 @@ from scheduler.engine import Engine
 from scheduler.events import EventBudget, Events
 from scheduler.handlers import ExtenderHandlers, Synced, ViewHandlers
 from scheduler.handshake import Handshake
-from scheduler.metrics import DecisionMetrics, LedgerMetrics
+from scheduler.metrics import DecisionMetrics, show_build
+from scheduler.metrics_page import LedgerPage
 from scheduler.nodelock import LockSettings, NodeLocks, lock_formats
 from scheduler.ring import Ring
 from serving.drain import Drain
@@ -86,11 +87,12 @@ class SchedulerService:
             node_choice=settings.node_choice,
             event_nodes=settings.event_nodes,
         )
+        show_build(self.registry)
         self._extender_app = extender_app(extender, requests)
         self._plain_app = plain_app(
             ViewHandlers(self.engine, ledger),
             self.registry,
-            LedgerMetrics(ledger, self.registry, settings.legacy_metrics),
+            LedgerPage(ledger, legacy=settings.legacy_metrics, max_series=settings.metrics_max_series),
             requests,
             self.not_ready,
             self.drain,

@@ -4,7 +4,12 @@ import asyncio
 
 from aiohttp import hdrs, web
 
-from serving.errors import BadBodyError, BodyTimeoutError, BodyTooLargeError, UnsupportedMediaTypeError
+from serving.errors import (
+    BadBodyError,
+    BodyTimeoutError,
+    BodyTooLargeError,
+    UnsupportedMediaTypeError,
+)
 
 __all__ = ["BODY_TIMEOUT_S", "read_body", "read_json_body", "require_json"]
 

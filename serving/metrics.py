@@ -8,6 +8,7 @@ from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import choose_encoder
 
+from serving.page import Blocks, packed, page
 from serving.route import CALLER_GONE, route_of
 
 __all__ = ["REQUEST_BUCKETS_S", "RequestMetrics", "metrics_handler"]
@@ -16,23 +17,24 @@ REQUEST_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 
 """Upper bounds in seconds: fine around a filter's 2 ms, and up to the 30 s a caller waits at most."""
 
 
-def metrics_handler(registry: CollectorRegistry) -> Handler:
-    """A handler that shows `registry` in the format the caller accepts; `?name[]=` limits it to the metrics named.
+def metrics_handler(registry: CollectorRegistry, blocks: Blocks | None = None) -> Handler:
+    """A handler that shows `registry` and then `blocks` in the format the caller accepts; `?name[]=` limits it to the metrics named.
 
-    Rendering runs in a thread, so that a large page does not hold up decisions. A collector of one's own is
-    therefore called off the event loop: it may only read values that do not change while it does.
+    The page is written piece by piece, so that a large one does not hold up decisions; a collector of one's own must not
+    take long, since it is called on the event loop.
     """
-
-    def render(accept: str, names: list[str]) -> tuple[bytes, str]:
-        encode, content_type = choose_encoder(accept)
-        return encode(registry.restricted_registry(names) if names else registry), content_type
 
     async def metrics(request: web.Request) -> web.StreamResponse:
         accept = ",".join(request.headers.getall(hdrs.ACCEPT, []))
-        page, content_type = await asyncio.to_thread(render, accept, request.query.getall("name[]", []))
-        response = web.Response(body=page, headers={hdrs.CONTENT_TYPE: content_type})
+        response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: choose_encoder(accept)[1]})
+        pieces = page(registry, accept, request.query.getall("name[]", []), blocks)
         if _takes_gzip(request):
-            response.enable_compression(web.ContentCoding.gzip)
+            response.headers[hdrs.CONTENT_ENCODING] = "gzip"
+            pieces = packed(pieces)
+        await response.prepare(request)
+        async for piece in pieces:
+            await response.write(piece)
+        await response.write_eof()
         return response
 
     return metrics

@@ -23,7 +23,15 @@ from devices.kube.freshness import own_pod
 from devices.ledger import Ledger
 from serving.drain import Drain
 from serving.errors import ServingError
-from serving.flags import add_cluster_flags, add_log_flags, address, duration, enabled_families, value
+from serving.flags import (
+    add_cluster_flags,
+    add_log_flags,
+    address,
+    duration,
+    enabled_families,
+    value,
+)
+from serving.loop_watch import LoopWatch
 from serving.server import Listener, run, serve, stop_on_signals
 
 __all__ = ["Ports", "ProcessSettings", "Service", "add_process_flags", "live", "process_settings", "run_process"]
@@ -185,6 +193,7 @@ async def live(settings: S, name: str, books: Callable[[S, DeviceConfig], Ledger
         feed = LedgerFeed(client, ledger, time.time, own_pod=own_pod(), registry=registry)
         service = compose(settings, client, ledger, feed, registry)
         with stop_on_signals(stop):
+            watching = asyncio.create_task(LoopWatch(registry).run())
             await feed.start()
             await service.start()
             try:
@@ -201,6 +210,7 @@ async def live(settings: S, name: str, books: Callable[[S, DeviceConfig], Ledger
             finally:
                 await service.stop()
                 await feed.stop()
+                watching.cancel()
 
 
 def run_process(

@@ -100,9 +100,9 @@ class NodeBooks:
 
     def _touch(self, name: str) -> None:
         """What tenants hold on the node has changed."""
-        book = self._nodes.get(name)
+        version, book = self._next_version(name), self._nodes.get(name)
         if book is not None:
-            book.version, book.state = self._next_version(name), None
+            book.version, book.state = version, None
 
     def _last_known(self, name: str) -> Mapping[CardKey, Card]:
         """Cards of vendors whose entries cannot be read without them, as the node has or last had them."""
@@ -156,6 +156,14 @@ class NodeBooks:
     def node_names(self) -> Iterable[str]:
         """Names of all known nodes, with cards or without."""
         return self._nodes.keys()
+
+    def held_nodes(self) -> Iterable[str]:
+        """Names of all nodes that are known or that a pod holds cards of."""
+        return self._nodes.keys() | self._tenants.keys()
+
+    def tenants(self, name: str) -> Iterable[str]:
+        """UIDs of the pods that hold cards of a node, known or not."""
+        return self._tenants.get(name, _NOBODY).keys()
 
     def node_object(self, name: str) -> Node | None:
         """The node as last seen."""

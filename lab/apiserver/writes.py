@@ -16,7 +16,12 @@ import orjson
 from . import defaults, errors, validation
 from .admission import Admission
 from .binding import binding_errors, bound_pod, require_bindable
-from .deletion import deleted_status, grace_period_s, is_marked_first, require_preconditions
+from .deletion import (
+    deleted_status,
+    grace_period_s,
+    is_marked_first,
+    require_preconditions,
+)
 from .documents import JsonObject, mapping, metadata, text, with_field, with_metadata
 from .errors import FieldError
 from .hooks import Attributes

@@ -17,7 +17,14 @@ from devices.config import DeviceConfig, default_config, optional_families
 from devices.ledger import Ledger
 from devices.objects import node_of, pod_of
 from devices.vendor import Vendor
-from lab.bench.synthetic import JsonObject, Size, documents, node_document, node_name, pod_document
+from lab.bench.synthetic import (
+    JsonObject,
+    Size,
+    documents,
+    node_document,
+    node_name,
+    pod_document,
+)
 from scheduler.ask import Defaults
 from scheduler.engine import Engine
 

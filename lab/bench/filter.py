@@ -16,7 +16,15 @@ import orjson
 
 from lab.bench.figures import cpu_s, latencies, rss_mib
 from lab.bench.process import BenchError, apart, served
-from lab.bench.synthetic import LIMITED, JsonObject, Size, container_document, documents, node_name, pod_document
+from lab.bench.synthetic import (
+    LIMITED,
+    JsonObject,
+    Size,
+    container_document,
+    documents,
+    node_name,
+    pod_document,
+)
 
 __all__ = ["CASES", "BenchError", "FilterBench", "bench_filter", "bench_growth", "extender", "probe"]
 

@@ -28,12 +28,12 @@ from scheduler.wire import decode_filter, failed_filter
 from serving.limits import read_body
 from serving.server import Address, run, serve
 
-__all__: list[str] = []
+__all__ = ["FIXED", "Taker"]
 
-_FIXED = orjson.dumps({**failed_filter(""), "NodeNames": [node_name(0)]})
+FIXED = orjson.dumps({**failed_filter(""), "NodeNames": [node_name(0)]})
 
 
-class _Taker:
+class Taker:
     """An API server that takes every write."""
 
     async def bind(
@@ -69,7 +69,7 @@ async def _end_of_input(stop: asyncio.Event) -> None:
 def _routes(plainly: Rebuilding) -> list[web.RouteDef]:
     async def floor(request: web.Request) -> web.Response:
         decode_filter(await read_body(request, BODY_LIMIT_BYTES))
-        return web.Response(body=_FIXED, content_type="application/json")
+        return web.Response(body=FIXED, content_type="application/json")
 
     async def plain(request: web.Request) -> web.Response:
         args = decode_filter(await read_body(request, BODY_LIMIT_BYTES))
@@ -86,7 +86,7 @@ async def _main(size: Size, linked: bool) -> None:
     gc.collect()
     gc.freeze()
     settings = Settings(host="127.0.0.1", port=0, plain_host="127.0.0.1", plain_port=0)
-    service = SchedulerService(settings, _Taker(), ledger)
+    service = SchedulerService(settings, Taker(), ledger)
     listeners = service.listeners()
     listeners[0].app.add_routes(_routes(plainly))
     stop = asyncio.Event()

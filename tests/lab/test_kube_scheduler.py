@@ -8,7 +8,13 @@ from devices.kube.resources import NODES, PODS
 from lab.extender_client import FilterAnswer
 from lab.kube_scheduler import KubeScheduler, KubeSchedulerSettings, failure_text
 from lab.scheduling_queue import Backoff
-from tests.lab.small_cluster import FakeExtender, SmallCluster, container, fake_extender, small_cluster
+from tests.lab.small_cluster import (
+    FakeExtender,
+    SmallCluster,
+    container,
+    fake_extender,
+    small_cluster,
+)
 
 TEXT = (
     "0/1 nodes are available: 1 4/4 ExclusiveDeviceAllocateConflict. preemption: 0/1 nodes are available: "

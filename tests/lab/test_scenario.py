@@ -6,7 +6,13 @@ import pytest
 from lab.errors import ScenarioError
 from lab.families import every_family
 from lab.nodes import CardSpec, node_document
-from lab.scenario import Expect, load_scenario, read_scenario, scenario_groups, shipped_scenarios
+from lab.scenario import (
+    Expect,
+    load_scenario,
+    read_scenario,
+    scenario_groups,
+    shipped_scenarios,
+)
 
 HEAD = """\
 name: small

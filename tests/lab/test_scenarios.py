@@ -11,7 +11,13 @@ from lab.nodes import CardSpec, NodeSpec
 from lab.pods import pod_document
 from lab.records import BurstResult, Record, ScenarioDone, StepDone
 from lab.runner import run_scenario
-from lab.scenario import PodForm, Scenario, load_scenario, read_scenario, shipped_scenarios
+from lab.scenario import (
+    PodForm,
+    Scenario,
+    load_scenario,
+    read_scenario,
+    shipped_scenarios,
+)
 from lab.scheduling_queue import Backoff
 
 HASTY = ClusterSettings(Backoff(initial_s=0.02, longest_s=0.1, flush_s=0.2), settle_s=0.3)

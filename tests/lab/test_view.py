@@ -5,7 +5,13 @@ import pytest
 from rich.console import Console
 
 from lab.audit import CardUsage, Share
-from lab.records import BurstProgress, BurstResult, ScenarioBegan, ScenarioDone, StepDone
+from lab.records import (
+    BurstProgress,
+    BurstResult,
+    ScenarioBegan,
+    ScenarioDone,
+    StepDone,
+)
 from lab.view import JsonView, PlainView, TerminalView, View, card_bar, card_line
 
 SHARED = CardUsage("n1", "GPU-A", 16000, 10, 100, (Share("default/a", 1, 4000, 30), Share("team/b", 1, 8000, 0)))

@@ -10,7 +10,13 @@ from typing import Any
 import msgspec
 
 from devices.config import DeviceConfig
-from devices.kube.errors import Conflict, KubeError, NotFound, OutcomeUnknown, Unreachable
+from devices.kube.errors import (
+    Conflict,
+    KubeError,
+    NotFound,
+    OutcomeUnknown,
+    Unreachable,
+)
 from devices.kube.protocols import JsonObject
 from devices.ledger import Ledger
 from devices.objects import Node, Pod, node_of, pod_of

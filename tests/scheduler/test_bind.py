@@ -12,8 +12,27 @@ from devices.objects import Pod, SchedulingGroup
 from lab.replay.cluster import StillClock
 from scheduler.bind import BindRequest
 from scheduler.errors import BindError, PodNotFoundError
-from tests.builders import A100_PROFILES, allocated, card, container_document, entry, mig_card, node, pod
-from tests.scheduler.builders import LOCK, NO_LOCK, NOW, NOW_S, Hitch, World, lost, settle, unreachable
+from tests.builders import (
+    A100_PROFILES,
+    allocated,
+    card,
+    container_document,
+    entry,
+    mig_card,
+    node,
+    pod,
+)
+from tests.scheduler.builders import (
+    LOCK,
+    NO_LOCK,
+    NOW,
+    NOW_S,
+    Hitch,
+    World,
+    lost,
+    settle,
+    unreachable,
+)
 
 SECONDS = str(int(NOW_S))
 

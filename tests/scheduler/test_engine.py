@@ -9,7 +9,16 @@ from devices.ledger import Phase, Reservation
 from devices.model import Card
 from devices.objects import Metadata, Pod
 from scheduler.engine import Filtered
-from tests.builders import allocated, card, container_document, entry, mig_card, node, pod, quota
+from tests.builders import (
+    allocated,
+    card,
+    container_document,
+    entry,
+    mig_card,
+    node,
+    pod,
+    quota,
+)
 from tests.scheduler.builders import NOW_S, World, texts, uuids
 
 TWO = (card("a"), card("b", index=1))

@@ -12,7 +12,14 @@ from devices.kube.errors import Forbidden
 from scheduler.handlers import BODY_LIMIT_BYTES
 from tests.builders import card, container_document, node, pod, quota
 from tests.scheduler.builders import NO_LOCK
-from tests.scheduler.served import Feed, Served, bind_args, filter_args, served, with_nodes
+from tests.scheduler.served import (
+    Feed,
+    Served,
+    bind_args,
+    filter_args,
+    served,
+    with_nodes,
+)
 
 NOTHING: dict[str, object] = {
     "Nodes": None,

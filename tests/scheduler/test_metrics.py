@@ -1,27 +1,53 @@
 """The metrics page: HAMi's names, labels and units."""
 
-from prometheus_client import CollectorRegistry, generate_latest
+import asyncio
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
 
 from devices.ledger import Ledger
-from scheduler.metrics import LedgerMetrics
-from tests.builders import allocated, card, container_document, entry, mig_card, node, nvidia_config, pod, quota
+from scheduler.metrics import show_build
+from scheduler.metrics_page import LedgerPage
+from serving.page import page
+from tests.builders import (
+    allocated,
+    card,
+    container_document,
+    entry,
+    mig_card,
+    node,
+    nvidia_config,
+    pod,
+    quota,
+)
 
 MIB = 1024 * 1024
 CARD = {"zone": "vGPU", "node": "n1", "device_uuid": "a", "device_index": "0", "device_type": "NVIDIA-Tesla T4"}
 POD = {"zone": "vGPU", "namespace": "default", "node": "n1", "pod": "p", "device_uuid": "a"}
 
 
+async def text_of(source: LedgerPage) -> str:
+    registry = CollectorRegistry()
+    show_build(registry)
+    return b"".join([piece async for piece in page(registry, "", (), source.blocks)]).decode()
+
+
 class Page:
+    """The page as a reader of it sees it."""
+
     def __init__(self, ledger: Ledger, *, legacy: bool = False) -> None:
-        self.registry = CollectorRegistry()
-        self.metrics = LedgerMetrics(ledger, self.registry, legacy)
-        self.metrics.refresh()
+        self.source = LedgerPage(ledger, legacy=legacy)
+        self.refresh()
+
+    def refresh(self) -> None:
+        self.text = asyncio.run(text_of(self.source))
+        self._samples = [s for family in text_string_to_metric_families(self.text) for s in family.samples]
 
     def value(self, name: str, labels: dict[str, str]) -> float | None:
-        return self.registry.get_sample_value(name, labels)
+        return next((s.value for s in self._samples if (s.name, s.labels) == (name, labels)), None)
 
     def labels(self, name: str) -> list[dict[str, str]]:
-        return [s.labels for family in self.registry.collect() for s in family.samples if s.name == name]
+        return [s.labels for s in self._samples if s.name == name]
 
 
 def books() -> Ledger:
@@ -47,23 +73,22 @@ CARDS = {
 
 
 def test_cards() -> None:
-    page = Page(books())
+    shown = Page(books())
     for name, (labels, value) in CARDS.items():
-        assert page.value(name, labels) == value, name
-        assert {frozenset(found) for found in page.labels(name)} == {frozenset(labels)}
-    shown = {labels["device_uuid"] for labels in page.labels("hami_gpu_shared_count")}
-    assert shown == {"a", "m", "empty"}
+        assert shown.value(name, labels) == value, name
+        assert {frozenset(found) for found in shown.labels(name)} == {frozenset(labels)}
+    assert {labels["device_uuid"] for labels in shown.labels("hami_gpu_shared_count")} == {"a", "m", "empty"}
     # A share of nothing is no number.
-    assert {found["device_uuid"] for found in page.labels("hami_node_gpu_memory_allocated_ratio")} == {"a", "m"}
+    assert {found["device_uuid"] for found in shown.labels("hami_node_gpu_memory_allocated_ratio")} == {"a", "m"}
 
 
 def test_pods_by_their_real_container_positions() -> None:
-    page = Page(books())
+    shown = Page(books())
     memory, cores = "hami_vgpu_memory_allocated_bytes", "hami_vgpu_core_allocated_ratio"
-    assert page.value(memory, {**POD, "container_index": "0"}) == 500 * MIB
-    assert page.value(memory, {**POD, "container_index": "2"}) == 1200 * MIB
-    assert page.value(cores, {**POD, "container_index": "2"}) == 31
-    assert [labels["container_index"] for labels in page.labels(memory)] == ["0", "2"]
+    assert shown.value(memory, {**POD, "container_index": "0"}) == 500 * MIB
+    assert shown.value(memory, {**POD, "container_index": "2"}) == 1200 * MIB
+    assert shown.value(cores, {**POD, "container_index": "2"}) == 31
+    assert [labels["container_index"] for labels in shown.labels(memory)] == ["0", "2"]
 
 
 def test_an_init_container_that_has_ended_is_shown_no_more() -> None:
@@ -81,18 +106,18 @@ def test_an_init_container_that_has_ended_is_shown_no_more() -> None:
         exit_codes={"i": 0},
     )
     ledger.put_pod(ended, 0.0)
-    shown = Page(ledger).labels("hami_vgpu_memory_allocated_bytes")
-    assert [labels["container_index"] for labels in shown] == ["2"]
+    labels = Page(ledger).labels("hami_vgpu_memory_allocated_bytes")
+    assert [found["container_index"] for found in labels] == ["2"]
 
 
 def test_two_pods_of_one_name_do_not_spoil_the_page() -> None:
     ledger = books()
     for uid in ("one", "two"):
         ledger.put_pod(pod(name="q", uid=uid, node="n1", annotations=allocated(((entry("a"),),))), 0.0)
-    page = Page(ledger)
-    assert page.value("hami_vgpu_memory_allocated_bytes", {**POD, "pod": "q", "container_index": "0"}) == 1000 * MIB
-    assert generate_latest(page.registry).count(b'pod="q"') == 2
-    assert page.value("hami_gpu_shared_count", CARD) == 4
+    shown = Page(ledger)
+    assert shown.value("hami_vgpu_memory_allocated_bytes", {**POD, "pod": "q", "container_index": "0"}) == 1000 * MIB
+    assert shown.text.count('pod="q"') == 2
+    assert shown.value("hami_gpu_shared_count", CARD) == 4
 
 
 def test_instances_once_they_exist() -> None:
@@ -149,16 +174,16 @@ def test_quotas_used_and_limit_in_the_same_unit() -> None:
     ledger = books()
     ledger.put_quota(quota(gpumem=4000))
     ledger.put_quota(quota("q", "idle", gpucores=50))
-    page = Page(ledger)
+    shown = Page(ledger)
     used, limit = "hami_resource_quota_used", "hami_resource_quota_limit"
     memory = {"zone": "vGPU", "namespace": "default", "quota_name": "nvidia.com/gpumem"}
-    assert page.value(used, {**memory, "limit": "8000"}) == 1200
-    assert page.value(limit, memory) == 8000
+    assert shown.value(used, {**memory, "limit": "8000"}) == 1200
+    assert shown.value(limit, memory) == 8000
     cores = {"zone": "vGPU", "namespace": "default", "quota_name": "nvidia.com/gpucores"}
-    assert page.value(used, {**cores, "limit": "0"}) == 31
-    assert page.value(limit, cores) is None
-    assert page.value(limit, {**cores, "namespace": "idle"}) == 50
-    assert page.value(used, {**cores, "namespace": "idle", "limit": "50"}) == 0
+    assert shown.value(used, {**cores, "limit": "0"}) == 31
+    assert shown.value(limit, cores) is None
+    assert shown.value(limit, {**cores, "namespace": "idle"}) == 50
+    assert shown.value(used, {**cores, "namespace": "idle", "limit": "50"}) == 0
 
 
 def test_build_data_without_zone() -> None:
@@ -189,8 +214,8 @@ def test_names_from_before() -> None:
 
 def test_the_page_shows_what_was_read_last() -> None:
     ledger = books()
-    page = Page(ledger)
+    shown = Page(ledger)
     ledger.delete_node("n1")
-    assert page.value("hami_gpu_shared_count", CARD) == 2
-    page.metrics.refresh()
-    assert page.value("hami_gpu_shared_count", CARD) is None
+    assert shown.value("hami_gpu_shared_count", CARD) == 2
+    shown.refresh()
+    assert shown.value("hami_gpu_shared_count", CARD) is None

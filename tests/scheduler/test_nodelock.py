@@ -14,7 +14,17 @@ from lab.replay.cluster import StillClock
 from scheduler.errors import BindError
 from scheduler.nodelock import LockSettings, NodeLocks, lock_formats
 from tests.builders import card, node, pod
-from tests.scheduler.builders import CONFIG, LOCK, NOW, NOW_S, Hitch, World, lost, settle, unreachable
+from tests.scheduler.builders import (
+    CONFIG,
+    LOCK,
+    NOW,
+    NOW_S,
+    Hitch,
+    World,
+    lost,
+    settle,
+    unreachable,
+)
 
 MINE = f"{NOW},default,a"
 BUSY = "node n1 has been locked within 5m0s: node lock contention"

@@ -9,7 +9,16 @@ from devices.model import Allocation, Card, Charge, Entry
 from devices.objects import Pod
 from scheduler.ask import Defaults
 from scheduler.engine import Engine, Filtered
-from tests.builders import allocated, card, container_document, mig_card, node, nvidia_config, pod, quota
+from tests.builders import (
+    allocated,
+    card,
+    container_document,
+    mig_card,
+    node,
+    nvidia_config,
+    pod,
+    quota,
+)
 
 C = container_document
 

@@ -16,7 +16,14 @@ from serving.drain import Drain
 from serving.errors import BindError
 from serving.health import add_health
 from serving.server import Address, Listener, run, serve
-from tests.serving.running import PATIENCE_S, Plain, on_uvloop, running, until, within_patience
+from tests.serving.running import (
+    PATIENCE_S,
+    Plain,
+    on_uvloop,
+    running,
+    until,
+    within_patience,
+)
 
 
 @dataclass

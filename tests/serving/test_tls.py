@@ -19,7 +19,16 @@ from prometheus_client import CollectorRegistry
 from serving.errors import TlsFilesError
 from serving.server import Address
 from serving.tls import Reload, TlsReloader, server_context
-from tests.serving.running import NOW, PATIENCE_S, Plain, Tls, on_uvloop, running, served_serial, until
+from tests.serving.running import (
+    NOW,
+    PATIENCE_S,
+    Plain,
+    Tls,
+    on_uvloop,
+    running,
+    served_serial,
+    until,
+)
 
 
 @pytest.fixture

@@ -1,0 +1,144 @@
+"""The ledger's part of the metrics page, put together in slices between which decisions are answered.
+
+Each node's text is kept until the node changes, so a scrape costs what has changed since the last one. All nodes and pods on a page are as
+they were at one moment; what namespaces use is read just before.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from devices.ledger import Ledger
+from scheduler.metric_lines import (
+    NODE_FAMILIES,
+    QUOTA_FAMILIES,
+    GaugeFamily,
+    namespace_lines,
+    node_lines,
+)
+from serving.page import Block
+
+__all__ = ["LedgerPage"]
+
+_SLICE_S = 0.002
+_ROUNDS = 20
+"""Changes that come while a page is caught up with are caught up with again so often; then the rest is done in one go."""
+_LEFT_OUT = "slotwise_metrics_series_left_out"
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """One node's lines, a text and a number of series a gauge."""
+
+    texts: tuple[bytes, ...]
+    series: tuple[int, ...]
+
+
+class LedgerPage:
+    """The gauges that HAMi names. `max_series` 0 sets no limit; above it whole gauges are left out, the least needed first."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        legacy: bool = False,
+        max_series: int = 0,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._ledger = ledger
+        self._legacy = legacy
+        self._max_series = max_series
+        self._clock = clock
+        self._names = _names(NODE_FAMILIES, legacy)
+        self._quota_names = _names(QUOTA_FAMILIES, legacy)
+        self._nodes: dict[str, _Text] = {}
+        self._seen = -1
+        self._one_at_a_time = asyncio.Lock()
+        self._slice_ends_s = 0.0
+
+    async def blocks(self) -> Sequence[Block]:
+        """Every gauge as text, in the order in which a limit leaves them out from the end."""
+        async with self._one_at_a_time:
+            self._slice_ends_s = self._clock() + _SLICE_S
+            quotas = await self._quotas()
+            await self._catch_up()
+            nodes = list(self._nodes.items())  # from here on nothing changes on this page
+        await asyncio.sleep(0)
+        nodes.sort()
+        found = []
+        for position, (name, text) in enumerate(self._names.items()):
+            await asyncio.sleep(0)
+            pieces = [node.texts[position] for _, node in nodes]
+            found.append(Block(name, text, pieces, sum(node.series[position] for _, node in nodes)))
+        return self._within_limit([*quotas, *found])
+
+    def _within_limit(self, found: Sequence[Block]) -> Sequence[Block]:
+        """As many as the limit allows, and how many series it leaves out."""
+        kept: list[Block] = []
+        left_out: list[str] = []
+        room = self._max_series or sum(block.series for block in found)
+        for block in found:
+            if left_out or block.series > room:
+                left_out.append(block.name)
+            else:
+                kept.append(block)
+                room -= block.series
+        missing = sum(block.series for block in found if block.name in left_out)
+        text = "Series that --metrics-max-series leaves out of this page" + (
+            f": {', '.join(left_out)}." if left_out else "."
+        )
+        return [*kept, Block(_LEFT_OUT, text, (f"{_LEFT_OUT} {float(missing)}\n".encode(),), 1)]
+
+    async def _quotas(self) -> list[Block]:
+        lines: dict[str, list[str]] = {name: [] for name in self._quota_names}
+        for namespace in self._ledger.namespaces():
+            for name, more in namespace_lines(self._ledger, namespace, self._legacy).items():
+                lines[name] += more
+            await self._give_way()
+        return [
+            Block(name, text, tuple(line.encode() for line in lines[name]), len(lines[name]))
+            for name, text in self._quota_names.items()
+        ]
+
+    async def _catch_up(self) -> None:
+        """Until a round through what has changed takes no longer than a slice, so that nothing changed meanwhile."""
+        for _ in range(_ROUNDS):
+            gave_way = False
+            for name in self._changed():
+                self._write(name)
+                gave_way = await self._give_way() or gave_way
+            if not gave_way:
+                return
+        for name in self._changed():
+            self._write(name)
+
+    def _changed(self) -> Iterable[str]:
+        """Nodes whose text is not what it should be; counts as done with the call."""
+        changed = self._ledger.changed_since(self._seen)
+        self._seen = self._ledger.version
+        return changed if changed is not None else {*self._ledger.held_nodes(), *self._nodes}
+
+    async def _give_way(self) -> bool:
+        """Let others run once a slice is over; whether they did."""
+        if self._clock() < self._slice_ends_s:
+            return False
+        await asyncio.sleep(0)
+        self._slice_ends_s = self._clock() + _SLICE_S
+        return True
+
+    def _write(self, name: str) -> None:
+        found = node_lines(self._ledger, name, self._legacy)
+        series = tuple(len(found[family]) for family in self._names)
+        if any(series):
+            self._nodes[name] = _Text(tuple("".join(found[family]).encode() for family in self._names), series)
+        else:
+            self._nodes.pop(name, None)
+
+
+def _names(families: Sequence[GaugeFamily], legacy: bool) -> Mapping[str, str]:
+    """Names and help texts; old names after all others, since a limit takes those first."""
+    found = {family.name: family.text for family in families}
+    if legacy:
+        found.update((family.old_name, family.text) for family in families if family.old_name)
+    return found
