@@ -19,11 +19,11 @@ async def balancer(
     `targets` is asked for every connection. One that refuses ends it, and so does having none.
     """
     turn = 0
-    pumps: set[asyncio.Task[None]] = set()
+    closing = False
+    serving: set[asyncio.Task[None] | None] = set()
     writers: set[asyncio.StreamWriter] = set()
 
     async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        writers.add(sink)
         try:
             with suppress(OSError):
                 while chunk := await source.read(_CHUNK):
@@ -31,32 +31,44 @@ async def balancer(
                     await sink.drain()
         finally:
             sink.close()
-            with suppress(OSError):
-                await sink.wait_closed()
-            writers.discard(sink)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal turn
         turn += 1
+        ours = [writer]
+        writers.add(writer)
+        task = asyncio.current_task()
+        serving.add(task)
         try:
+            if closing:
+                return
             other_reader, other_writer = await asyncio.open_connection(*_next(targets(), turn))
+            ours.append(other_writer)
+            writers.add(other_writer)
+            await asyncio.gather(pass_on(reader, other_writer), pass_on(other_reader, writer))
         except OSError:
-            writer.close()
             return
-        both = {asyncio.create_task(pass_on(reader, other_writer)), asyncio.create_task(pass_on(other_reader, writer))}
-        pumps.update(both)
-        for pump in both:
-            pump.add_done_callback(pumps.discard)
+        finally:
+            for each in ours:
+                each.close()
+            for each in ours:
+                with suppress(OSError):
+                    await each.wait_closed()
+                writers.discard(each)
+            serving.discard(task)
 
     server = await asyncio.start_server(serve, host, port)
     try:
         address = server.sockets[0].getsockname()
         yield address[0], address[1]
     finally:
+        closing = True
         server.close()
-        for pump in list(pumps):
-            pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
+        await asyncio.sleep(0)  # connections taken just now begin, and see that there is nothing for them any more
+        tasks = [task for task in serving if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for writer in list(writers):
             writer.close()
         await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
