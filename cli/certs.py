@@ -1,6 +1,5 @@
 """`slotwise certs`: make the CA and the serving certificate, tell the API server, and look at certificates."""
 
-import enum
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from certs.pki import (
 )
 from certs.renewal import Renewal, decide, held
 from cli.certs_cluster import ClusterError, create_in_cluster, in_cluster, patch_webhooks
+from cli.certs_files import Outcome, Paths, RefusedError, create_in_folder, moment
 from devices.kube.client import KubeClient
 from devices.kube.errors import ConfigError, KubeError
 from serving.flags import boolean
@@ -45,7 +45,6 @@ app = typer.Typer(
 
 _BAD_INPUT = 2
 _FAILED = 1
-_CA_NAME = "slotwise CA"
 _NAMESPACE = "slotwise-system"
 
 T = TypeVar("T")
@@ -54,53 +53,6 @@ Kubeconfig = Annotated[
     typer.Option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, then in-cluster."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be written, write nothing.")]
-
-
-class Action(enum.Enum):
-    """What `create` did with one of the two pairs."""
-
-    CREATED = "created"
-    RENEWED = "renewed"
-    KEPT = "kept"
-
-
-@dataclass(frozen=True)
-class _Paths:
-    """The four files of one folder."""
-
-    folder: Path
-
-    @property
-    def ca_certificate(self) -> Path:
-        return self.folder / "ca.crt"
-
-    @property
-    def ca_key(self) -> Path:
-        return self.folder / "ca.key"
-
-    @property
-    def certificate(self) -> Path:
-        return self.folder / "tls.crt"
-
-    @property
-    def key(self) -> Path:
-        return self.folder / "tls.key"
-
-    def every(self) -> tuple[Path, ...]:
-        return self.ca_certificate, self.ca_key, self.certificate, self.key
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """One pair after `create`: what was done with it, why, and the certificate that is there now."""
-
-    action: Action
-    why: str
-    certificate: x509.Certificate
-
-
-class _RefusedError(Exception):
-    """Input that leads nowhere; the text tells what is wrong and how to repair it."""
 
 
 @app.command()
@@ -169,10 +121,10 @@ def create(
         return
     if dry_run or kubeconfig is not None:
         raise _stop("--dry-run and --kubeconfig go with --secret-name")
-    paths = _Paths(folder)
+    paths = Paths(folder)
     try:
-        ca, serving = _create(paths, hosts, days=days, ca_days=ca_days, force=force, now=datetime.now(UTC))
-    except (_RefusedError, CertError) as error:
+        ca, serving = create_in_folder(paths, hosts, days=days, ca_days=ca_days, force=force, now=datetime.now(UTC))
+    except (RefusedError, CertError) as error:
         raise _stop(str(error)) from error
     except OSError as error:
         raise _stop(
@@ -186,7 +138,7 @@ def create(
         typer.echo(json.dumps(report))
         return
     for outcome, path in ((ca, paths.ca_certificate), (serving, paths.certificate)):
-        until = f"valid until {_moment(outcome.certificate.not_valid_after_utc)}"
+        until = f"valid until {moment(outcome.certificate.not_valid_after_utc)}"
         typer.echo(f"{outcome.action.value} {path} ({outcome.why}), {until}")
 
 
@@ -226,7 +178,7 @@ def _create_secret(
         ),
     )
     action = "kept" if not outcome.created else "would create" if dry_run else "created"
-    names, until = hosts_of(outcome.certificate), _moment(outcome.certificate.not_valid_after_utc)
+    names, until = hosts_of(outcome.certificate), moment(outcome.certificate.not_valid_after_utc)
     if as_json:
         report = {"action": action, "secret": place.name, "namespace": place.namespace}
         typer.echo(json.dumps({**report, "hosts": list(names), "not_after": until}))
@@ -322,7 +274,7 @@ def show(
     now = datetime.now(UTC)
     try:
         found = [(path, certificate) for path in files for certificate in _read(path)]
-    except (_RefusedError, CertError) as error:
+    except (RefusedError, CertError) as error:
         raise _stop(str(error)) from error
     rows = [_row(path, certificate, now) for path, certificate in found]
     if as_json:
@@ -335,84 +287,15 @@ def show(
     typer.echo("\n\n".join("\n".join(f"{_label(key)}: {_plain(value)}" for key, value in row.items()) for row in rows))
 
 
-def _create(
-    paths: _Paths, hosts: Sequence[str], *, days: int, ca_days: int, force: bool, now: datetime
-) -> tuple[_Outcome, _Outcome]:
-    for host in hosts:
-        san_of(host)  # before anything is written
-    present = [path for path in paths.every() if path.exists()]
-    if force or not present:
-        why = "--force" if present else "none was there"
-        ca = create_ca(_CA_NAME, now=now, days=ca_days)
-        return _write_both(paths, ca, Action.CREATED, why, issue_serving(ca, hosts, now=now, days=days), why)
-    try:
-        return _keep_or_renew(paths, hosts, days=days, ca_days=ca_days, now=now)
-    except CertError as error:
-        raise _RefusedError(f"{error}; put the right file there, or start over with --force (new CA too)") from error
-
-
-def _keep_or_renew(
-    paths: _Paths, hosts: Sequence[str], *, days: int, ca_days: int, now: datetime
-) -> tuple[_Outcome, _Outcome]:
-    authority = read_ca(_bytes(paths.ca_certificate), str(paths.ca_certificate))
-    authority_renewal = decide(held(authority, authority), now=now, needed_hosts=())
-    if authority_renewal.renew:
-        ca = create_ca(_CA_NAME, now=now, days=ca_days)
-        serving = issue_serving(ca, hosts, now=now, days=days)
-        return _write_both(
-            paths, ca, Action.RENEWED, f"the old CA was {_why(authority_renewal)}", serving, "signed by the new CA"
-        )
-    kept_ca = _Outcome(Action.KEPT, _why(authority_renewal), authority)
-    why = "none was there"
-    action = Action.CREATED
-    if paths.certificate.exists() or paths.key.exists():
-        current = _read_pair(paths.certificate, paths.key).certificate
-        renewal = decide(held(current, authority), now=now, needed_hosts=hosts)
-        if not renewal.renew:
-            return kept_ca, _Outcome(Action.KEPT, _why(renewal), current)
-        why = f"the old one was {_why(renewal)}" if not renewal.missing else _why(renewal)
-        action = Action.RENEWED
-    serving = issue_serving(_read_pair(paths.ca_certificate, paths.ca_key), hosts, now=now, days=days)
-    write_pair(serving, paths.certificate, paths.key)
-    return kept_ca, _Outcome(action, why, serving.certificate)
-
-
-def _write_both(
-    paths: _Paths, ca: Pair, action: Action, ca_why: str, serving: Pair, serving_why: str
-) -> tuple[_Outcome, _Outcome]:
-    paths.folder.mkdir(parents=True, exist_ok=True)
-    write_pair(ca, paths.ca_certificate, paths.ca_key)
-    write_pair(serving, paths.certificate, paths.key)
-    return _Outcome(action, ca_why, ca.certificate), _Outcome(action, serving_why, serving.certificate)
-
-
-def _why(renewal: Renewal) -> str:
-    missing = f": {', '.join(renewal.missing)}" if renewal.missing else ""
-    return f"{renewal.why.value}{missing}" if renewal.renew else f"{renewal.why.value}, due {_moment(renewal.due)}"
-
-
-def _read_pair(certificate: Path, key: Path) -> Pair:
-    return read_pair(_bytes(certificate), _bytes(key), certificate_source=str(certificate), key_source=str(key))
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise _RefusedError(
-            f"{path} is missing while others of its folder are there; put it back, or --force"
-        ) from error
-
-
 def _read(path: Path) -> tuple[x509.Certificate, ...]:
     if path.is_dir():
-        raise _RefusedError(f"{path} is a folder; name a file, as {path / 'tls.crt'}")
+        raise RefusedError(f"{path} is a folder; name a file, as {path / 'tls.crt'}")
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise _RefusedError(f"{path}: {error.strerror}; name a PEM file that can be read") from error
+        raise RefusedError(f"{path}: {error.strerror}; name a PEM file that can be read") from error
     if b"PRIVATE KEY-----" in content and b"-----BEGIN CERTIFICATE-----" not in content:
-        raise _RefusedError(f"{path} is a private key; name the certificate beside it")
+        raise RefusedError(f"{path} is a private key; name the certificate beside it")
     return read_certificates(content, str(path))
 
 
@@ -422,8 +305,8 @@ def _row(path: Path, certificate: x509.Certificate, now: datetime) -> dict[str, 
         "subject": certificate.subject.rfc4514_string(),
         "issuer": certificate.issuer.rfc4514_string(),
         "hosts": list(hosts_of(certificate)),
-        "not_before": _moment(certificate.not_valid_before_utc),
-        "not_after": _moment(certificate.not_valid_after_utc),
+        "not_before": moment(certificate.not_valid_before_utc),
+        "not_after": moment(certificate.not_valid_after_utc),
         "days_left": (certificate.not_valid_after_utc - now).days,
         "key": _key_type(certificate),
         "serial": f"{certificate.serial_number:x}",
@@ -461,19 +344,15 @@ def _key_type(certificate: x509.Certificate) -> str:
     return type(key).__name__.removesuffix("PublicKey")
 
 
-def _outcome_json(outcome: _Outcome, certificate: Path, key: Path) -> dict[str, str | list[str]]:
+def _outcome_json(outcome: Outcome, certificate: Path, key: Path) -> dict[str, str | list[str]]:
     return {
         "action": outcome.action.value,
         "why": outcome.why,
         "certificate": str(certificate),
         "key": str(key),
         "hosts": list(hosts_of(outcome.certificate)),
-        "not_after": _moment(outcome.certificate.not_valid_after_utc),
+        "not_after": moment(outcome.certificate.not_valid_after_utc),
     }
-
-
-def _moment(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _stop(text: str) -> typer.Exit:
