@@ -167,7 +167,8 @@ async def test_a_lock_that_hami_took_is_respected_until_its_plugin_lets_go(api: 
     first = share("first", "GPU-A,NVIDIA,3000,0:;", node="n1", phase="Pending", bind_phase="allocating")
     api.put("pods", first)
     node = node_document(NodeSpec("n1", (CardSpec("GPU-A"), CardSpec("GPU-B")), node_lock=True))
-    api.put("nodes", annotated(node, {LOCK: f"{rfc3339(NOW)},default,first"}))
+    # Not before the pod was made: it would be the lock of an earlier pod of that name.
+    api.put("nodes", annotated(node, {LOCK: f"{rfc3339(time.time())},default,first"}))
     async with serve_drop_in(api, tmp_path, more=("--node-lock-wait=20ms",)) as served:
         pod = await create(served, "next")
         assert (await filtered(served, pod))["NodeNames"] == ["n1"]
