@@ -16,18 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from certs.errors import CertError
-from certs.files import write_pair
-from certs.pki import (
-    Pair,
-    create_ca,
-    hosts_of,
-    issue_serving,
-    read_ca,
-    read_certificates,
-    read_pair,
-    san_of,
-)
-from certs.renewal import Renewal, decide, held
+from certs.pki import hosts_of, read_certificates
 from cli.certs_cluster import ClusterError, create_in_cluster, in_cluster, patch_webhooks
 from cli.certs_files import Outcome, Paths, RefusedError, create_in_folder, moment
 from devices.kube.client import KubeClient
