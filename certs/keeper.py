@@ -140,11 +140,20 @@ class Keeper:
             self._fault(self._secret, error)
             return _FOREIGN_LOOK_S, 0.0
         except (KubeError, CertError):
-            self._failed += 1
-            grown = min(self._times.longest_retry_s, self._times.first_retry_s * 2.0 ** min(self._failed - 1, 20))
-            return None, grown * (0.5 + 0.5 * self._random())
+            return None, self._retry_s()
+        except Exception:
+            # A fault of ours. Certificates end whether we look or not: better to look again than never.
+            self._metrics.failures.labels(self._secret.resource.label).inc()
+            _log.exception("keeping Secret %s failed", self._settings.secret)
+            return None, self._retry_s()
         self._failed = 0
         return min(wait_s, _LONGEST_LOOK_S), self._times.pause_s if written else 0.0
+
+    def _retry_s(self) -> float:
+        """After one more failure: growing, half of it random."""
+        grown = min(self._times.longest_retry_s, self._times.first_retry_s * 2.0 ** min(self._failed, 20))
+        self._failed += 1
+        return grown * (0.5 + 0.5 * self._random())
 
     async def _keep(self) -> tuple[float, bool]:
         secret = self._secret.current

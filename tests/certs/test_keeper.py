@@ -5,6 +5,7 @@ import copy
 import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -405,3 +406,30 @@ async def test_no_key_is_ever_logged(api: ApiServer, clock: Clock, caplog: pytes
             one.keeper.look()
             await settled(api)
     assert not [record for record in caplog.records if "PRIVATE" in record.getMessage()]
+
+
+class Faulty(Clock):
+    """A fault of our own: a clock that cannot be read."""
+
+    broken = False
+
+    def now(self) -> datetime:
+        if self.broken:
+            raise RuntimeError("no time")
+        return super().now()
+
+
+async def test_a_fault_of_ours_does_not_end_the_keeper(api: ApiServer, caplog: pytest.LogCaptureFixture) -> None:
+    clock = Faulty()
+    async with replica(api, clock, by_hand=True) as one:
+        await one.turns(api)
+        clock.broken = True
+        with caplog.at_level(logging.ERROR, logger="certs.keeper"):
+            _, pause_s = await one.keeper.turn()
+        clock.broken = False
+        assert pause_s > 0
+        assert [record.getMessage() for record in caplog.records] == ["keeping Secret tls failed"]
+        assert one.count("failures", SECRETS) == 1
+        api.remove("secrets", NAMESPACE, "tls")
+        await one.turns(api)
+        assert is_settled(api)
