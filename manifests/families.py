@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import msgspec
 import yaml
 
+from devices.admission_objects import admission_files
 from devices.config import DeviceConfig, read
 from devices.vendors import families
 
@@ -32,6 +34,11 @@ class Families:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "config", read(self.text(), self.enabled))
+
+    @cached_property
+    def admission(self) -> Mapping[str, str]:
+        """The texts of `base/admission`, by the name of the file."""
+        return admission_files(self.config)
 
     def text(self) -> str:
         """The device configuration as the file that webhook and extender read."""

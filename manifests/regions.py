@@ -12,7 +12,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from devices.admission_objects import admission_files
 from devices.managed import managed_resources
 from manifests.errors import ManifestError, RegionError
 from manifests.families import Families
@@ -44,8 +43,8 @@ REGIONS: Final[Mapping[str, Callable[[Families], Iterable[str]]]] = MappingProxy
 
 def generated(path: Path, families: Families) -> str:
     """A file with all that is generated in it made anew from these families. Raises `ManifestError` naming file and line."""
-    if path.parent.name == _WHOLE_FILES and path.name in (made := admission_files(families.config)):
-        return made[path.name]
+    if path.parent.name == _WHOLE_FILES and path.name in families.admission:
+        return families.admission[path.name]
     try:
         return filled(path.read_text(encoding="utf-8"), families, str(path))
     except OSError as error:

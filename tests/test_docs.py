@@ -102,7 +102,7 @@ def test_the_index_names_every_page() -> None:
 
 def slotwise_arguments(line: str) -> list[str] | None:
     """What follows `slotwise` in a shell line, without its comment; None where it is not called."""
-    for part in re.split(r"&&|\|\||;", line):
+    for part in re.split(r"&&|\|\|?|;", line):
         words = shlex.split(part, comments=True)
         if words and Path(words[0]).name == "slotwise":
             return [word for word in words[1:] if word != "&"]

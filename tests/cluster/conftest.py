@@ -10,6 +10,7 @@ _ON_IT = (
     "test_control_plane.py",
     "test_drop_in.py",
     "test_main_job.py",
+    "test_manifests.py",
     "test_webhook_down.py",
 )
 collect_ignore = [] if chosen_minor() else list(_ON_IT)
