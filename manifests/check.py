@@ -4,13 +4,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from devices.config import optional_families, read
 from devices.errors import ConfigError
 from manifests.documents import Document, Identity, identity, mapping, read_stream, sequence
 from manifests.errors import ManifestError, ProcessError
 from manifests.findings import Finding, path_text, schema_findings
 from manifests.kube_scheduler import KIND, configuration_findings
-from manifests.processes import SCHEDULER_MODULE, WEBHOOK_MODULE, module_of, scheduler_settings, webhook_settings
+from manifests.processes import (
+    SCHEDULER_MODULE,
+    WEBHOOK_MODULE,
+    Variable,
+    environment_of,
+    module_of,
+    scheduler_settings,
+    webhook_settings,
+)
 from manifests.schemas import Schemas
 
 __all__ = ["PARTIAL", "Problem", "problems"]
@@ -130,10 +140,12 @@ def _container(
             yield Finding(path_text([*where, "volumeMounts", number, "name"]), f"no volume {name!r} in this pod")
     command = [str(word) for word in sequence(container.get("command") or [], "command")]
     line = [*command, *(str(word) for word in sequence(container.get("args") or [], "args"))]
+    variables = msgspec.convert(container.get("env") or [], list[Variable])
+    environment = environment_of(variables, about.namespace)
     try:
         if module_of(line) == WEBHOOK_MODULE:
-            webhook_settings(line, about.namespace)
+            webhook_settings(line, environment)
         elif module_of(line) == SCHEDULER_MODULE:
-            scheduler_settings(line)
+            scheduler_settings(line, environment)
     except ProcessError as error:
         yield Finding(path_text([*where, "args"]), str(error))

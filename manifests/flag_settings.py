@@ -17,9 +17,9 @@ def checked_flag(container: str, flag: str, value: str, beside: Sequence[str] = 
     """Raises ValueError with the words of the process that would refuse this value; `beside` are flags that it needs."""
     try:
         if container == WEBHOOK:
-            webhook_settings(["python", "-m", "webhook", *beside, f"{flag}={value}"], "slotwise-system")
+            webhook_settings(["python", "-m", "webhook", *beside, f"{flag}={value}"], {})
         else:
-            scheduler_settings(["python", "-m", "scheduler", *beside, f"{flag}={value}"])
+            scheduler_settings(["python", "-m", "scheduler", *beside, f"{flag}={value}"], {})
     except ProcessError as error:
         raise ValueError(str(error)) from error
 

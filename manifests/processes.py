@@ -2,19 +2,28 @@
 
 import contextlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
+
+import msgspec
 
 from manifests.errors import ProcessError
 from scheduler.config import Settings as SchedulerSettings
 from scheduler.config import parse as parse_scheduler
 from scheduler.errors import SettingsError as SchedulerSettingsError
-from webhook.config import NAMESPACE_VARIABLE
 from webhook.config import Settings as WebhookSettings
 from webhook.config import parse as parse_webhook
 from webhook.errors import SettingsError as WebhookSettingsError
 
-__all__ = ["SCHEDULER_MODULE", "WEBHOOK_MODULE", "module_of", "scheduler_settings", "webhook_settings"]
+__all__ = [
+    "SCHEDULER_MODULE",
+    "WEBHOOK_MODULE",
+    "Variable",
+    "environment_of",
+    "module_of",
+    "scheduler_settings",
+    "webhook_settings",
+]
 
 S = TypeVar("S")
 
@@ -22,21 +31,44 @@ SCHEDULER_MODULE: Final = "scheduler"
 WEBHOOK_MODULE: Final = "webhook"
 
 
+class _FieldReference(msgspec.Struct, rename="camel", frozen=True):
+    field_path: str = ""
+
+
+class _Source(msgspec.Struct, rename="camel", frozen=True):
+    field_ref: _FieldReference = _FieldReference()
+
+
+class Variable(msgspec.Struct, rename="camel", frozen=True):
+    """One of a container's `env`."""
+
+    name: str = ""
+    value: str = ""
+    value_from: _Source | None = None
+
+
+def environment_of(variables: Sequence[Variable], namespace: str) -> Mapping[str, str]:
+    """What the variables will hold in that namespace; what only a running pod knows (its name) stands for itself."""
+    found: dict[str, str] = {}
+    for variable in variables:
+        path = variable.value_from.field_ref.field_path if variable.value_from is not None else ""
+        found[variable.name] = namespace if path == "metadata.namespace" else path or variable.value
+    return found
+
+
 def module_of(line: Sequence[str]) -> str:
     """Which module of Python `line` (command and arguments) runs; empty where it runs none."""
     return next((line[at + 1] for at, word in enumerate(line[:-1]) if word == "-m"), "")
 
 
-def webhook_settings(line: Sequence[str], namespace: str) -> WebhookSettings:
-    """Of `python -m webhook …`, run in that namespace. Raises `ProcessError`."""
-    return _settings(
-        line, WEBHOOK_MODULE, lambda flags: parse_webhook(flags, {NAMESPACE_VARIABLE: namespace}), WebhookSettingsError
-    )
+def webhook_settings(line: Sequence[str], environment: Mapping[str, str]) -> WebhookSettings:
+    """Of `python -m webhook …` with these environment variables. Raises `ProcessError`."""
+    return _settings(line, WEBHOOK_MODULE, lambda flags: parse_webhook(flags, environment), WebhookSettingsError)
 
 
-def scheduler_settings(line: Sequence[str]) -> SchedulerSettings:
-    """Of `python -m scheduler …`. Raises `ProcessError`."""
-    return _settings(line, SCHEDULER_MODULE, lambda flags: parse_scheduler(flags, {}), SchedulerSettingsError)
+def scheduler_settings(line: Sequence[str], environment: Mapping[str, str]) -> SchedulerSettings:
+    """Of `python -m scheduler …` with these environment variables. Raises `ProcessError`."""
+    return _settings(line, SCHEDULER_MODULE, lambda flags: parse_scheduler(flags, environment), SchedulerSettingsError)
 
 
 def _settings(line: Sequence[str], module: str, parse: Callable[[Sequence[str]], S], refused: type[Exception]) -> S:

@@ -71,11 +71,11 @@ def meaning(documents: Sequence[Document]) -> Sequence[Document]:
         for item in spec["template"]["spec"]["containers"]:
             line = [*item["command"], *item["args"]]
             if module_of(line) == "webhook":
-                item["args"] = webhook_settings(line, "slotwise-system")
+                item["args"] = webhook_settings(line, {})
             elif module_of(line) == "scheduler":
                 # Who leads is for the cluster to say, so these are compared as they stand.
                 apart = [word for word in line if word.startswith("--leader-elect")]
-                item["args"] = (scheduler_settings([word for word in line if word not in apart]), apart)
+                item["args"] = (scheduler_settings([word for word in line if word not in apart], {}), apart)
     return found
 
 
