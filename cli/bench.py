@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -9,8 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from lab.bench.admission import AdmissionBench, bench_admission
+from lab.bench.coldstart import ColdStartBench, bench_coldstart
 from lab.bench.families import FamiliesBench, bench_families
 from lab.bench.filter import CASES, FilterBench, bench_filter, bench_growth
+from lab.bench.history import HistoryBench, bench_history
 from lab.bench.metrics import MetricsBench, bench_metrics
 from lab.bench.process import BenchError
 from lab.bench.quota import QuotaBench, bench_quota
@@ -177,6 +180,67 @@ def families(
     try:
         figures = bench_families(FamiliesBench(Size(nodes, cards, pods), calls))
     except ValueError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    _show(figures, as_json)
+
+
+def _progress(as_json: bool) -> Callable[[str], None]:
+    """Lines on a terminal that is watched; silence elsewhere."""
+    if as_json or not sys.stderr.isatty():
+        return lambda text: None
+    return lambda text: typer.echo(text, err=True)
+
+
+@app.command("coldstart")
+def coldstart(
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes in the cluster.")] = 5000,
+    cards: Annotated[int, typer.Option(min=1, help="Cards a node.")] = 8,
+    pods: Annotated[int, typer.Option(min=0, help="Placed pods of 5.5 KB.")] = 40_000,
+    page_size: Annotated[int, typer.Option(min=1, help="Objects in a page of a list.")] = ColdStartBench.page_size,
+    rounds: Annotated[int, typer.Option(min=1, help="Starts of each kind.")] = ColdStartBench.rounds,
+    as_json: AsJson = False,
+) -> None:
+    """How long a start takes until the books are complete, against an API server whose pages were encoded beforehand.
+
+    JSON keys: seconds from the process's beginning to ready, floor_seconds for a process that only downloads the same pages,
+    more_than_floor_seconds, plain_seconds for one that keeps every object whole; cpu_s, floor_cpu_s, plain_cpu_s in processor time,
+    which a busy machine stretches less; rss_mib, floor_rss_mib, plain_rss_mib at the peak; cpu_times_floor, plain_rss_times; page_mib
+    and the parameters.
+
+    Example: slotwise bench coldstart --rounds 3 --json
+    """
+    bench = ColdStartBench(Size(nodes, cards, pods), page_size, rounds)
+    try:
+        figures = bench_coldstart(bench, _progress(as_json))
+    except (BenchError, ValueError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    _show(figures, as_json)
+
+
+@app.command("history")
+def history(
+    pods: Annotated[int, typer.Option(min=10, help="Pods that come, are placed and go.")] = HistoryBench.pods,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes at any time; some are replaced.")] = HistoryBench.nodes,
+    cards: Annotated[int, typer.Option(min=1, help="Cards a node.")] = HistoryBench.cards,
+    warm_up: Annotated[
+        int, typer.Option(min=0, help="Pods seen and gone before the first tenth, so that what is bounded is full.")
+    ] = HistoryBench.warm_up,
+    as_json: AsJson = False,
+) -> None:
+    """A day of a cluster in seconds: whether memory stays flat and times stay the same while pods and nodes come and go.
+
+    JSON keys: p50_ms, p95_ms, p99_ms, max_ms of /filter; p50_ms_tenths, p99_ms_tenths, rss_mib_tenths (after a garbage collection)
+    and blocks_tenths (Python's allocated blocks) by tenths of the history; p99_ratio, rss_ratio and blocks_ratio are the last tenth
+    as a multiple of the first; rss_mib at the end, seconds, pods_per_second, bound, nodes_replaced, and the parameters.
+
+    Example: slotwise bench history --pods 1000000 --json
+    """
+    bench = HistoryBench(pods, nodes, cards, warm_up)
+    try:
+        figures = run_on_uvloop(bench_history(bench, _progress(as_json)))
+    except (BenchError, ValueError, ConnectionError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
     _show(figures, as_json)

@@ -322,17 +322,17 @@ _NODE = msgspec.json.Decoder(Node)
 _QUOTA = msgspec.json.Decoder(Quota)
 
 
-def decode_pod(text: bytes | str) -> Pod:
+def decode_pod(text: bytes | str | msgspec.Raw) -> Pod:
     """A pod from its JSON."""
     return _POD.decode(text)
 
 
-def decode_node(text: bytes | str) -> Node:
+def decode_node(text: bytes | str | msgspec.Raw) -> Node:
     """A node from its JSON."""
     return _NODE.decode(text)
 
 
-def decode_quota(text: bytes | str) -> Quota:
+def decode_quota(text: bytes | str | msgspec.Raw) -> Quota:
     """A ResourceQuota from its JSON."""
     return _QUOTA.decode(text)
 

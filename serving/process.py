@@ -21,6 +21,7 @@ from devices.kube.errors import ConfigError, KubeError
 from devices.kube.feed import LedgerFeed
 from devices.kube.freshness import own_pod
 from devices.ledger import Ledger
+from serving.collection import Collection, Idle, collecting
 from serving.drain import Drain
 from serving.errors import ServingError
 from serving.flags import (
@@ -192,13 +193,16 @@ async def live(settings: S, name: str, books: Callable[[S, DeviceConfig], Ledger
     async with KubeClient(access, client_settings, registry=registry) as client:
         feed = LedgerFeed(client, ledger, time.time, own_pod=own_pod(), registry=registry)
         service = compose(settings, client, ledger, feed, registry)
-        with stop_on_signals(stop):
+        idle = Idle()
+        with stop_on_signals(stop), collecting(Collection(idle, registry), feed.wait_synced):
             watching = asyncio.create_task(LoopWatch(registry).run())
             await feed.start()
             await service.start()
             try:
+                listeners = service.listeners()
+                idle.follow(listeners[0].app)
                 await serve(
-                    service.listeners(),
+                    listeners,
                     stop=stop,
                     drain=service.drain,
                     drain_timeout_s=settings.drain_timeout_s,

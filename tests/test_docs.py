@@ -202,6 +202,8 @@ def test_flags_named_anywhere_exist() -> None:
         ["replay"],
         ["bench", "filter"],
         ["bench", "quota"],
+        ["bench", "coldstart"],
+        ["bench", "history"],
         ["quota", "show"],
         ["quota", "check"],
         ["certs", "create"],

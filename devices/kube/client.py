@@ -44,11 +44,15 @@ _JSON_PATCH: Final = "application/json-patch+json"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list: `raw` is the whole List object; `continue_token` is empty on the last page."""
+    """One page of a list: `raw` is the whole List object, `items` are its objects, each a part of it not looked into yet.
+
+    `continue_token` is empty on the last page.
+    """
 
     raw: bytes
     resource_version: str
     continue_token: str
+    items: Sequence[msgspec.Raw]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class _ListMeta(msgspec.Struct):
 
 class _List(msgspec.Struct):
     metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None
 
 
 class KubeClient:
@@ -148,11 +153,11 @@ class KubeClient:
             call = Call("list", resource.label, "GET", resource.collection(namespace), query, timeout_s=timeout_s)
             raw = await self._transport.read(call)
             try:
-                metadata = self._lists.decode(raw).metadata
+                page = self._lists.decode(raw)
             except msgspec.MsgspecError as error:
                 raise MalformedReply(f"{call}: no list came back: {error}") from error
-            token = metadata.continue_token or ""
-            yield Page(raw, metadata.resource_version, token)
+            token = page.metadata.continue_token or ""
+            yield Page(raw, page.metadata.resource_version, token, page.items or ())
             if not token:
                 return
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -41,14 +42,17 @@ class _Pods:
         self._ledger = ledger
         self._now = now
         self._problems: dict[str, str] = {}
+        self._left_out: dict[str, None] = {}
+        """Pods that the books have no place for: plain ones, and such as have finished."""
+        self._known = ChainMap[str, object](ledger.books_of_pods, self._left_out)  # type: ignore[arg-type]
         self.watched_to: Callable[[], int] = lambda: 0
         """How far the watch has come: what is no newer and comes only now was missed, and a list has brought it."""
 
     def known(self) -> Mapping[str, object]:
-        return {pod.uid: None for pod in self._ledger.pods()}
+        return self._known
 
     def replace(self, items: Sequence[Pod]) -> None:
-        for uid in self.known().keys() - {pod.uid for pod in items}:
+        for uid in self._known.keys() - {pod.uid for pod in items}:
             self._delete(uid)
         for pod in items:
             self._put(pod, by_watch=False)
@@ -58,6 +62,10 @@ class _Pods:
 
     def _put(self, item: Pod, *, by_watch: bool) -> None:
         self._ledger.put_pod(item, self._now(), by_watch=by_watch)
+        if self._ledger.pod(item.uid) is None:
+            self._left_out[item.uid] = None
+        else:
+            self._left_out.pop(item.uid, None)
         problem = self._ledger.pod_problems().get(item.uid, "")
         if problem != self._problems.pop(item.uid, ""):
             _LOG.warning("%s", problem or f"pod {item.namespace}/{item.name}: its allocation can be read again")
@@ -73,6 +81,7 @@ class _Pods:
     def _delete(self, uid: str) -> None:
         self._ledger.delete_pod(uid)
         self._problems.pop(uid, None)
+        self._left_out.pop(uid, None)
 
 
 class _Nodes:

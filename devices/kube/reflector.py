@@ -30,8 +30,10 @@ T = TypeVar("T")
 _FIRST_WAIT_S: Final = 0.2
 # Failures in a row without any progress after which the place we stopped at is given up and everything listed again.
 _FAILURES_BEFORE_LIST: Final = 5
-# Objects decoded before others on the event loop get a turn; about 2 ms.
-_DECODE_BATCH: Final = 100
+# Objects decoded before others on the event loop get a turn, changes told to the consumer, and objects compared: each about 1 ms.
+_DECODE_BATCH: Final = 50
+_TELL_BATCH: Final = 10
+_COMPARE_BATCH: Final = 1000
 
 _EVENT_TYPES: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR", MALFORMED})
 
@@ -102,8 +104,24 @@ class _Bookmark(msgspec.Struct):
     metadata: _BookmarkMetadata
 
 
-class _Items(msgspec.Struct):
-    items: list[msgspec.Raw] | None = None
+class _Turns:
+    """Gives others on the event loop their turn now and then, while one list is gone through."""
+
+    def __init__(self) -> None:
+        self._told = 0
+        self._compared = 0
+
+    async def compared(self) -> None:
+        """One more object was looked at."""
+        self._compared += 1
+        if self._compared % _COMPARE_BATCH == 0:
+            await asyncio.sleep(0)
+
+    async def told(self) -> None:
+        """One more change is to be told."""
+        self._told += 1
+        if self._told % _TELL_BATCH == 0:
+            await asyncio.sleep(0)
 
 
 class Reflector(Generic[T]):
@@ -117,7 +135,7 @@ class Reflector(Generic[T]):
         self,
         client: ListWatch,
         resource: Resource,
-        decoder: Callable[[bytes], T],
+        decoder: Callable[[bytes | msgspec.Raw], T],
         consumer: Consumer[T],
         settings: ReflectorSettings = _DEFAULT_SETTINGS,
         *,
@@ -147,7 +165,6 @@ class Reflector(Generic[T]):
         self._said = ""
         self._objects = msgspec.json.Decoder(_Object)
         self._bookmarks = msgspec.json.Decoder(_Bookmark)
-        self._pages = msgspec.json.Decoder(_Items)
 
     @property
     def resource(self) -> Resource:
@@ -244,7 +261,7 @@ class Reflector(Generic[T]):
             except Gone:
                 # The list took longer than its snapshot lives: pages would fail again, one whole answer cannot.
                 listed, items, revision = await self._fetch(0)
-            self._deliver(cause, listed, items, revision)
+            await self._deliver(cause, listed, items, revision)
         except KubeError:
             self._want_list(cause)
             raise
@@ -258,15 +275,19 @@ class Reflector(Generic[T]):
             )
         self._listed_at = self._heard_at = self._clock()
         self._progress.restart(revision)
+        self._seen.listed(revision)
         self.synced.set()
         if self._said:
             self._said = ""
             _log.info("watching %s again", self._resource.label)
 
-    async def _fetch(self, page_size: int) -> tuple[list[SeenObject], dict[str, T], int]:
-        """What the server has: every object's identity, the readable ones decoded by UID, the revision of it all."""
+    async def _fetch(self, page_size: int) -> tuple[dict[str, SeenObject], dict[str, T], int]:
+        """What the server has: every object's identity by UID, the revision of it all, and decoded what may be news and can be read.
+
+        A page is read in slices, between which others on the event loop get their turn.
+        """
         settings = self._settings
-        listed: list[SeenObject] = []
+        listed: dict[str, SeenObject] = {}
         items: dict[str, T] = {}
         version = ""
         pages = self._client.list_pages(
@@ -280,18 +301,15 @@ class Reflector(Generic[T]):
             async for page in pages:
                 # All pages are of one snapshot. Were they not, changes since the first would come with the watch.
                 version = version or page.resource_version
-                try:
-                    raws = self._pages.decode(page.raw).items or []
-                except msgspec.MsgspecError as error:
-                    raise MalformedReply(f"list of {self._resource.label}: {error}") from error
-                for number, part in enumerate(raws, 1):
+                for number, raw in enumerate(page.items):
                     if number % _DECODE_BATCH == 0:
                         await asyncio.sleep(0)
-                    raw = bytes(part)
                     identity = self._identify(raw)
                     if identity is None:
                         continue
-                    listed.append(identity)
+                    listed[identity.uid] = identity
+                    if self._is_held(identity):
+                        continue
                     item = self._read(identity, raw)
                     if item is not None:
                         items[identity.uid] = item
@@ -299,39 +317,55 @@ class Reflector(Generic[T]):
             raise MalformedReply(f"list of {self._resource.label}: resourceVersion {version!r} is no number")
         return listed, items, int(version)
 
-    def _deliver(self, cause: _Cause, listed: list[SeenObject], items: Mapping[str, T], revision: int) -> None:
+    def _is_held(self, identity: SeenObject) -> bool:
+        """Whether the consumer has been told this very state, and has not lost it since."""
+        return self._seen.revision(identity.uid) == identity.revision and identity.uid in self._consumer.known()
+
+    async def _deliver(
+        self, cause: _Cause, listed: Mapping[str, SeenObject], items: Mapping[str, T], revision: int
+    ) -> None:
         try:
             if self.synced.is_set():
-                self._compare(cause, listed, items, revision)
+                await self._compare(cause, listed, items, revision)
             else:
                 self._consumer.replace(list(items.values()))
-                self._seen.replace(listed)
+                self._seen.replace(listed.values())
         except Exception as error:
             self._metrics.faults.labels(self._resource.label).inc()
             _log.exception("the list of %s was not taken in", self._resource.label)
             raise _ConsumerError(f"the list of {self._resource.label} was not taken in: {error!r}") from error
 
-    def _compare(self, cause: _Cause, listed: list[SeenObject], items: Mapping[str, T], revision: int) -> None:
+    async def _compare(
+        self, cause: _Cause, listed: Mapping[str, SeenObject], items: Mapping[str, T], revision: int
+    ) -> None:
         """Tell the consumer what a later list shows otherwise than it holds, and report how much that was.
 
-        Objects no newer than where the watch stood should have been delivered: they were missed.
+        Objects no newer than where the watch stood should have been delivered: they were missed. Nothing else is told meanwhile, but
+        others on the event loop get their turn, so the consumer may show one change of the list and not yet the next, as with a watch.
         """
-        held = set(self._consumer.known())
-        missed = newer = gone = 0
+        missed = newer = 0
+        turn = _Turns()
         # Deletions first: an object and its successor of the same name are never held at once.
-        for uid in sorted((held | self._seen.uids()) - {identity.uid for identity in listed}):
-            gone += 1
+        away = []
+        for uid in [*self._consumer.known(), *self._seen.uids()]:
+            await turn.compared()
+            if uid not in listed:
+                away.append(uid)
+        vanished = sorted(set(away))
+        for uid in vanished:
+            await turn.told()
             last = self._seen.get(uid) or SeenObject(uid, "", "", 0)
             self._delete(replace(last, revision=revision))
-        for identity in listed:
-            if identity.uid in held and self._seen.revision(identity.uid) == identity.revision:
-                continue
-            if identity.uid not in items:
-                continue  # unreadable, counted already; an older state stays in place
+        gone = len(vanished)
+        for identity in listed.values():
+            await turn.compared()
+            if identity.uid not in items or self._is_held(identity):
+                continue  # unreadable, counted already (an older state stays in place), or nothing new
             if identity.revision <= self._progress.revision:
                 missed += 1
             else:
                 newer += 1
+            await turn.told()
             self._put(identity, items[identity.uid])
         for kind, count in (("missed", missed), ("newer", newer), ("gone", gone)):
             self._metrics.differences.labels(self._resource.label, cause.value, kind).inc(count)
@@ -432,7 +466,7 @@ class Reflector(Generic[T]):
 
     # --- single objects ---
 
-    def _identify(self, raw: bytes) -> SeenObject | None:
+    def _identify(self, raw: bytes | msgspec.Raw) -> SeenObject | None:
         try:
             metadata = self._objects.decode(raw).metadata
             if not metadata.uid:
@@ -442,7 +476,7 @@ class Reflector(Generic[T]):
             self._malformed(raw)
             return None
 
-    def _read(self, identity: SeenObject, raw: bytes) -> T | None:
+    def _read(self, identity: SeenObject, raw: bytes | msgspec.Raw) -> T | None:
         try:
             return self._decode(raw)
         except ValueError as error:
@@ -456,9 +490,9 @@ class Reflector(Generic[T]):
             )
             return None
 
-    def _malformed(self, raw: bytes) -> None:
+    def _malformed(self, raw: bytes | msgspec.Raw) -> None:
         self._metrics.malformed.labels(self._resource.label).inc()
-        _log.warning("%s: skipped what is no object: %r", self._resource.label, raw[:200])
+        _log.warning("%s: skipped what is no object: %r", self._resource.label, bytes(raw)[:200])
 
     def _put(self, identity: SeenObject, item: T) -> None:
         try:

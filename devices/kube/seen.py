@@ -32,6 +32,7 @@ class Seen:
         self._present: dict[str, SeenObject] = {}
         self._by_name: dict[tuple[str, str], str] = {}
         self._deleted: OrderedDict[str, int] = OrderedDict()
+        self._listed_to = -1
 
     def get(self, uid: str) -> SeenObject | None:
         """The object as last delivered."""
@@ -47,7 +48,8 @@ class Seen:
         return self._present.keys()
 
     def is_news(self, candidate: SeenObject, *, deleted: bool) -> bool:
-        """False for the same or an older state of its UID, and for any state older than its deletion.
+        """False for the same or an older state of its UID, for any state older than its deletion, and for one that the last list would
+        have shown if it were still there.
 
         A deletion at the very revision that is held is news: not every server gives it a revision of its own.
         """
@@ -55,7 +57,7 @@ class Seen:
         if held is not None:
             return candidate.revision > held or (deleted and candidate.revision == held)
         gone_at = self._deleted.get(candidate.uid)
-        return gone_at is None or candidate.revision > gone_at
+        return candidate.revision > (self._listed_to if gone_at is None else gone_at)
 
     def namesake(self, candidate: SeenObject) -> SeenObject | None:
         """Another object held under the same namespace and name: one of the two is gone, the older."""
@@ -81,6 +83,10 @@ class Seen:
         seen = self._present.pop(uid, None)
         if seen is not None and self._by_name.get((seen.namespace, seen.name)) == uid:
             del self._by_name[seen.namespace, seen.name]
+
+    def listed(self, revision: int) -> None:
+        """A full list was delivered as of `revision`, which counts even where it is older than one before."""
+        self._listed_to = revision
 
     def replace(self, listed: Iterable[SeenObject]) -> None:
         """The consumer holds exactly these."""

@@ -170,6 +170,11 @@ class Ledger(NodeBooks, CostBooks):
         """Every pod in the books."""
         return (book.pod for book in self._pods.values())
 
+    @property
+    def books_of_pods(self) -> Mapping[str, object]:
+        """The UIDs of all pods in the books, as they are at any time; what they lead to is the ledger's own."""
+        return self._pods
+
     def is_gone(self, uid: str) -> bool:
         """Whether the pod was seen to be deleted."""
         return uid in self._gone

@@ -198,7 +198,7 @@ def with_kubernetes_fields(pod: JsonObject) -> JsonObject:
     metadata, spec = pod["metadata"], pod["spec"]
     assert isinstance(metadata, dict)
     assert isinstance(spec, dict)
-    owned = {f"f:field-{n}": {".": {}, "f:name": {}, "f:value": {}} for n in range(16)}
+    owned: JsonObject = {f"f:field-{n}": {".": {}, "f:name": {}, "f:value": {}} for n in range(16)}
     manager = {"apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": owned}, "operation": "Update"}
     metadata |= {
         "creationTimestamp": "2026-01-01T00:00:00Z",

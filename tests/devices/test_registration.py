@@ -314,7 +314,7 @@ def test_cordon(text: str, uuids: set[str]) -> None:
     assert cordoned(text) == uuids
 
 
-_VALUES = st.sampled_from(
+_VALUES: st.SearchStrategy[Any] = st.sampled_from(
     (
         "GPU-a",
         "GPU-b",

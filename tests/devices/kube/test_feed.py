@@ -131,6 +131,24 @@ async def test_what_there_is_and_what_comes_is_delivered(following: Following) -
     assert not await following.feed.wait_for_pods("999999999", 0.0)
 
 
+async def test_a_full_list_does_not_call_pods_missed_that_the_books_have_no_place_for(following: Following) -> None:
+    following.api.put(
+        "pods", {**pod_document("plain"), "metadata": {"name": "plain", "namespace": "default", "uid": "u"}, "spec": {}}
+    )
+    following.api.put("pods", pod_document("done", status={"phase": "Succeeded"}))
+    following.api.put("pods", pod_document("held"))
+    feed = await following.started()
+    feed.resync_pods()
+
+    def lists() -> float | None:
+        labels = {"resource": "pods", "cause": "resync"}
+        return following.registry.get_sample_value("slotwise_watch_lists_total", labels)
+
+    await following.until(lambda: lists() == 1)
+    labels = {"resource": "pods", "cause": "resync", "kind": "missed"}
+    assert following.registry.get_sample_value("slotwise_watch_resync_differences_total", labels) == 0
+
+
 async def test_what_happened_while_the_watches_were_cut_is_made_up_for(following: Following) -> None:
     api, ledger = following.api, following.ledger
     for name in ("n1", "n2"):

@@ -182,3 +182,15 @@ def test_memory_of_deletions_is_bounded() -> None:
         seen.delete(SeenObject(f"u{number}", "ns", "p", number))
     assert seen.is_news(SeenObject("u0", "ns", "p", 0), deleted=False)
     assert not seen.is_news(SeenObject("u4999", "ns", "p", 4999), deleted=False)
+
+
+def test_what_the_last_list_would_have_shown_is_no_news() -> None:
+    seen = Seen()
+    seen.replace([_seen(5)])
+    seen.listed(10)
+    late = SeenObject("gone before", "ns", "other", 9)
+    assert not seen.is_news(late, deleted=False)
+    assert seen.is_news(SeenObject("gone before", "ns", "other", 11), deleted=False)
+    assert seen.is_news(_seen(6), deleted=False)
+    seen.listed(8)  # the server's storage was restored
+    assert seen.is_news(late, deleted=False)
