@@ -19,10 +19,10 @@ from cli.hami_role import OnlyReplica
 from devices.config import DeviceConfig
 from devices.kube.feed import LedgerFeed
 from devices.kube.freshness import own_pod
-from devices.kube.protocols import PodPatcher
 from devices.ledger import Ledger
+from scheduler.election import ElectionApi
 from scheduler.errors import SchedulerError
-from scheduler.service import SchedulerApi, SchedulerService
+from scheduler.service import SchedulerApi, SchedulerService, new_lead
 from serving.drain import Drain
 from serving.health import add_health
 from serving.process import live, run_process
@@ -35,7 +35,7 @@ _NAME: Final = "scheduler"
 _LOG: Final = logging.getLogger("scheduler")
 
 
-class DropInApi(SchedulerApi, WebhookApi, PodPatcher, Protocol):
+class DropInApi(SchedulerApi, WebhookApi, ElectionApi, Protocol):
     """What both services ask of the API server; `devices.kube.client.KubeClient` has it."""
 
 
@@ -51,9 +51,13 @@ class DropIn:
         registry: CollectorRegistry,
     ) -> None:
         self.drain = Drain()
-        self._scheduler = SchedulerService(settings, client, ledger, feed, registry=registry, drain=self.drain)
+        lead = new_lead(settings, client, feed, registry)
+        self._scheduler = SchedulerService(
+            settings, client, ledger, feed, registry=registry, drain=self.drain, lead=lead
+        )
         pod = own_pod()
-        self._role = None if pod is None else OnlyReplica(client, pod)
+        # With leader election each replica labels itself as it stands.
+        self._role = None if pod is None or settings.leader_elect else OnlyReplica(client, pod)
         self._labelling: asyncio.Task[None] | None = None
         self._webhook = WebhookService(
             webhook.config.Settings(admission=settings.admission),

@@ -13,7 +13,7 @@ from devices.ledger import Ledger
 from scheduler.config import Settings, parse
 from scheduler.errors import SchedulerError
 from scheduler.policies import unknown_tokens
-from scheduler.service import SchedulerService
+from scheduler.service import SchedulerService, new_lead
 from serving.process import live, run_process
 
 __all__ = ["main", "serve"]
@@ -30,7 +30,8 @@ def _books(settings: Settings, config: DeviceConfig) -> Ledger:
 def _compose(
     settings: Settings, client: KubeClient, ledger: Ledger, feed: LedgerFeed, registry: CollectorRegistry
 ) -> SchedulerService:
-    return SchedulerService(settings, client, ledger, feed, registry=registry)
+    lead = new_lead(settings, client, feed, registry)
+    return SchedulerService(settings, client, ledger, feed, registry=registry, lead=lead)
 
 
 async def serve(settings: Settings) -> None:

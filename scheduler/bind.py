@@ -28,13 +28,9 @@ from scheduler.diagnosis import (
     EventText,
 )
 from scheduler.engine import Engine, Filtered
-from scheduler.errors import (
-    BindError,
-    LockContentionError,
-    NodeNotFoundError,
-    PodNotFoundError,
-)
+from scheduler.errors import BindError, LockContentionError, NodeNotFoundError, NotLeadingError, PodNotFoundError
 from scheduler.events import EventSink
+from scheduler.lead import AlwaysLeads, Lead, Term
 from scheduler.nodelock import LockApi, NodeLocks
 
 __all__ = ["BindApi", "BindRequest", "BindSettings", "PodBinder"]
@@ -70,7 +66,14 @@ class PodBinder:
     """Binds pods. One per engine."""
 
     def __init__(
-        self, engine: Engine, api: BindApi, locks: NodeLocks, clock: Clock, events: EventSink, settings: BindSettings
+        self,
+        engine: Engine,
+        api: BindApi,
+        locks: NodeLocks,
+        clock: Clock,
+        events: EventSink,
+        settings: BindSettings,
+        lead: Lead | None = None,
     ) -> None:
         self._engine = engine
         self._ledger = engine.ledger
@@ -79,13 +82,18 @@ class PodBinder:
         self._clock = clock
         self._events = events
         self._settings = settings
+        self._lead = lead if lead is not None else AlwaysLeads()
         self._unsettled: set[asyncio.Task[None]] = set()
 
     async def bind(self, request: BindRequest) -> None:
         """Bind the pod to the node, once. Raises `BindError` with the text for kube-scheduler.
 
         A caller that goes away before the Binding is sent cancels it; after that its outcome is awaited without the caller.
+        So does the end of the term in which the call came: nothing is sent any more, and what was taken is given back.
         """
+        term = self._lead.term
+        if term is None:
+            raise NotLeadingError("this replica does not lead")
         pod = await self._pod(request)
         if pod.bound_node:
             try:
@@ -98,7 +106,7 @@ class PodBinder:
             self._failed(pod, f"failed to get node {request.node}")
             raise NodeNotFoundError(f'node "{request.node}" not found')
         try:
-            await self._bind(pod, request)
+            await self._bind(pod, request, term)
         except BindError as error:
             self._failed(pod, str(error))
             raise
@@ -169,7 +177,7 @@ class PodBinder:
         if not carries(pod.annotations, ours, self._ledger.config):
             raise BindError(f"pod {pod.namespace}/{pod.name} is already bound to node {node} with other cards")
 
-    async def _bind(self, pod: Pod, request: BindRequest) -> None:
+    async def _bind(self, pod: Pod, request: BindRequest, term: Term) -> None:
         node = request.node
         reservation = self._reservation(pod, node)
         keys = self._lock_keys(reservation, node)
@@ -177,14 +185,15 @@ class PodBinder:
         if reservation is not None:
             self._ledger.set_phase(pod.uid, Phase.BINDING)
         try:
-            for key in keys:
-                # Taken from here on: a try that is broken off, or whose reply was lost, may have set the lock.
-                taken.append(key)
-                try:
-                    await self._locks.acquire(pod, node, key, _is_gang(pod), request.deadline_s)
-                except LockContentionError:
-                    taken.pop()
-                    raise
+            async with term.in_force():
+                for key in keys:
+                    # Taken from here on: a try that is broken off, or whose reply was lost, may have set the lock.
+                    taken.append(key)
+                    try:
+                        await self._locks.acquire(pod, node, key, _is_gang(pod), request.deadline_s)
+                    except LockContentionError:
+                        taken.pop()
+                        raise
             if reservation is not None and not self._engine.still_good(reservation):
                 raise BindError(
                     f"the cards reserved for pod {pod.namespace}/{pod.name} on node {node} are no longer available"
@@ -198,7 +207,7 @@ class PodBinder:
             raise
         gone = asyncio.Event()
         try:
-            await self._beside(self._send(pod, request, reservation, taken, body, gone))
+            await self._beside(self._send(pod, request, reservation, taken, body, gone, term))
         except asyncio.CancelledError:
             gone.set()
             raise
@@ -246,6 +255,7 @@ class PodBinder:
         taken: list[str],
         body: JsonObject,
         caller_gone: asyncio.Event,
+        term: Term,
     ) -> None:
         node = request.node
 
@@ -253,6 +263,9 @@ class PodBinder:
             # The client may have waited for its turn: nobody may want the pod bound any more, or its cards may be gone.
             if caller_gone.is_set():
                 raise BindError(f"the caller that asked to bind pod {pod.namespace}/{pod.name} has gone")
+            why = term.refusal()
+            if why is not None:
+                raise NotLeadingError(why)
             if reservation is not None and not self._engine.still_good(reservation):
                 raise BindError(
                     f"the cards reserved for pod {pod.namespace}/{pod.name} on node {node} are no longer available"

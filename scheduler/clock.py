@@ -4,7 +4,7 @@ import asyncio
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock"]
+__all__ = ["Clock", "MonotonicClock", "SystemClock"]
 
 
 class Clock(Protocol):
@@ -36,3 +36,11 @@ class SystemClock:
         except TimeoutError:
             return False
         return True
+
+
+class MonotonicClock(SystemClock):
+    """Seconds that never jump, from some moment on."""
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return time.monotonic()

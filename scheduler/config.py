@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from devices.kube.freshness import OwnPod, own_pod
 from devices.ledger import PLACED, QUOTA_COUNTS
 from scheduler.errors import SettingsError
 from serving.flags import add_bool_flag, duration, hyphened, value
@@ -73,6 +74,14 @@ class Settings(ProcessSettings):
     """Up to this many offered nodes the Event of a placement lists all that fit."""
     decisions_kept: int = 512
     """How many decisions can be asked for at `/decisions`."""
+    leader_elect: bool = False
+    """Decide and bind only while the kube-scheduler beside us holds the Lease."""
+    leader_elect_resource_name: str = ""
+    leader_elect_resource_namespace: str = ""
+    leader_elect_margin_s: float = 1.0
+    """What must be left of the Lease beyond a Binding's own time-out."""
+    own_pod: OwnPod | None = None
+    """The pod this process runs in, which takes the role label and the take-over stamp."""
 
     def __post_init__(self) -> None:
         for flag, given, accepted in (
@@ -89,9 +98,12 @@ class Settings(ProcessSettings):
             ("--node-lock-timeout", self.node_lock_timeout_s),
             ("--bind-timeout", self.bind_timeout_s),
             ("--reservation-timeout", self.reservation_timeout_s),
+            ("--leader-elect-margin", self.leader_elect_margin_s),
         ):
             if seconds <= 0:
                 raise SettingsError(f"{flag}: {seconds:g} s is not accepted: expected a duration above 0")
+        if self.leader_elect:
+            self._check_election()
         longest_s = max(self.node_lock_retry_timeout_s, self.node_lock_wait_s)
         if longest_s >= CALLER_TIMEOUT_S:
             raise SettingsError(
@@ -106,10 +118,25 @@ class Settings(ProcessSettings):
             if number < 0:
                 raise SettingsError(f"{flag}: {number} is not accepted: expected 0 or more")
 
+    def _check_election(self) -> None:
+        for flag, text, which in (
+            ("--leader-elect-resource-name", self.leader_elect_resource_name, "resourceName"),
+            ("--leader-elect-resource-namespace", self.leader_elect_resource_namespace, "resourceNamespace"),
+        ):
+            if not text or "/" in text:
+                raise SettingsError(
+                    f"{flag}: {text!r} is not accepted: with --leader-elect it must be leaderElection.{which}"
+                    " of the kube-scheduler beside this extender"
+                )
+        if self.own_pod is None:
+            raise SettingsError(
+                "--leader-elect: $POD_NAME and $POD_NAMESPACE must name the pod this process runs in"
+                " (downward API: metadata.name and metadata.namespace)"
+            )
+
 
 _NOT_HERE: Mapping[str, str] = MappingProxyType(
     {
-        "--leader-elect": "this version has no leader election; run one replica, without the flag",
         "--profiling": "there is no pprof in Python; use py-spy on the process",
     }
 )
@@ -202,13 +229,29 @@ def add_flags(parser: argparse.ArgumentParser, ports: Ports) -> None:
     plugins.add_argument(
         "--handshake", default="auto", help="auto, always or never answer the plugins' handshake (default auto)"
     )
+    election = parser.add_argument_group("several replicas")
+    add_bool_flag(
+        election,
+        "--leader-elect",
+        False,
+        "decide and bind only while the kube-scheduler beside this process holds the Lease; needs $POD_NAME and $POD_NAMESPACE",
+    )
+    election.add_argument(
+        "--leader-elect-resource-name", default="", metavar="NAME", help="the Lease that kube-scheduler competes for"
+    )
+    election.add_argument("--leader-elect-resource-namespace", default="", metavar="NAME", help="its namespace")
+    election.add_argument(
+        "--leader-elect-margin",
+        type=value(duration),
+        default=1.0,
+        metavar="DURATION",
+        help="what must be left of the Lease beyond --bind-timeout for a Binding to go out (default 1s)",
+    )
     add_process_flags(parser, ports)
     more = parser.add_argument_group("more of HAMi's flags")
     add_bool_flag(more, "--legacy-metrics", False, "also the metric names from before HAMi 2.10")
     for flag, instead in _NOT_HERE.items():
         add_bool_flag(more, flag, False, f"true is refused: {instead}")
-    for flag in ("--leader-elect-resource-name", "--leader-elect-resource-namespace"):
-        more.add_argument(flag, default="", metavar="NAME", help="only with --leader-elect")
 
 
 def _lock_timeout_s(given: float | None, environment: Mapping[str, str]) -> float:
@@ -255,5 +298,10 @@ def fields(given: argparse.Namespace, environment: Mapping[str, str]) -> dict[st
         metrics_max_series=given.metrics_max_series,
         event_nodes=given.event_nodes,
         decisions_kept=given.decisions_kept,
+        leader_elect=given.leader_elect,
+        leader_elect_resource_name=given.leader_elect_resource_name,
+        leader_elect_resource_namespace=given.leader_elect_resource_namespace,
+        leader_elect_margin_s=given.leader_elect_margin,
+        own_pod=own_pod(environment),
         **process_settings(given),
     )

@@ -31,3 +31,7 @@ class LockContentionError(BindError):
 
 class LockFailedError(BindError):
     """The node's lock could not be taken for another reason than contention."""
+
+
+class NotLeadingError(BindError):
+    """This replica may not bind: it does not lead, or not for long enough."""

@@ -19,6 +19,7 @@ from scheduler.clock import Clock
 from scheduler.engine import Engine, Filtered
 from scheduler.errors import BindError, RequestError
 from scheduler.events import EventSink
+from scheduler.lead import Lead
 from scheduler.metrics import DecisionMetrics
 from scheduler.ring import described
 from scheduler.wire import (
@@ -89,6 +90,7 @@ class ExtenderHandlers:
         clock: Clock,
         metrics: DecisionMetrics,
         synced: Synced,
+        lead: Lead,
         *,
         node_choice: str,
         event_nodes: int,
@@ -99,6 +101,7 @@ class ExtenderHandlers:
         self._clock = clock
         self._metrics = metrics
         self._synced = synced
+        self._lead = lead
         self._choose = engine.filter if node_choice == "extender" else engine.feasible
         self._event_nodes = event_nodes
 
@@ -127,10 +130,10 @@ class ExtenderHandlers:
             args = decode_filter(body)
         except RequestError as error:
             return failed_filter(str(error)), "malformed", str(error)
-        behind = await self._synced.within(SYNC_WAIT_S)
-        if behind is not None:
-            text = f"the books are not complete yet: {behind}"
-            return failed_filter(text), "unsynced", f"{_named(args.pod)} {text}"
+        not_now = await self._not_now()
+        if not_now is not None:
+            text, outcome = not_now
+            return failed_filter(text), outcome, f"{_named(args.pod)} {text}"
         if self._is_what_if(args):
             # Nothing is reserved and no Event says otherwise.
             filtered = self._engine.simulate(args.pod, args.nodes or (), ())
@@ -139,6 +142,15 @@ class ExtenderHandlers:
             filtered = self._decide(args)
             result = encode_filter(filtered, args, self._choose == self._engine.feasible)
         return result, filtered.outcome, self._words(args.pod, filtered)
+
+    async def _not_now(self) -> tuple[str, str] | None:
+        """Text and outcome of a call that cannot be answered; None as soon as it can, which is waited for."""
+        began = self._clock.now()
+        why = await self._lead.within(SYNC_WAIT_S)
+        if why is not None:
+            return why, "notleading"
+        behind = await self._synced.within(SYNC_WAIT_S - (self._clock.now() - began))
+        return (f"the books are not complete yet: {behind}", "unsynced") if behind is not None else None
 
     def _is_what_if(self, args: FilterArgs) -> bool:
         """Whether any node is given whole that does not exist (yet)."""
@@ -203,9 +215,9 @@ class ExtenderHandlers:
         except (RequestError, BodyTooLargeError) as error:
             return str(error), "malformed", ""
         who = f"{asked.namespace}/{asked.name} {asked.node}"
-        behind = await self._synced.within(SYNC_WAIT_S)
-        if behind is not None:
-            return f"the books are not complete yet: {behind}", "unsynced", who
+        not_now = await self._not_now()
+        if not_now is not None:
+            return *not_now, who
         try:
             await self._binder.bind(asked)
         except BindError as error:

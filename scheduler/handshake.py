@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from devices.kube.errors import KubeError
@@ -34,23 +34,37 @@ def answer_to(value: str | None, mode: str, now_s: float) -> str | None:
 
 
 class Handshake:
-    """Answers in the background, once per change of a node."""
+    """Answers in the background, once per change of a node, while `leads`."""
 
-    def __init__(self, ledger: Ledger, api: NodePatcher, clock: Clock, vendors: Sequence[Vendor], mode: str) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        api: NodePatcher,
+        clock: Clock,
+        vendors: Sequence[Vendor],
+        mode: str,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._ledger = ledger
         self._api = api
         self._clock = clock
         self._keys = tuple(dict.fromkeys(vendor.handshake for vendor in vendors if vendor.handshake))
         self._mode = mode
+        self._leads = leads
         self._changed: dict[str, None] = {}
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def node_changed(self, name: str) -> None:
         """The watch has shown the node."""
-        if self._mode != "never" and self._answers(name):
+        if self._mode != "never" and self._leads() and self._answers(name):
             self._changed[name] = None
             self._wake.set()
+
+    def look_again(self) -> None:
+        """From now on this replica leads: what came before has to be answered too."""
+        for name in self._ledger.node_names():
+            self.node_changed(name)
 
     def _answers(self, name: str) -> dict[str, str]:
         node = self._ledger.node_object(name)
@@ -80,7 +94,7 @@ class Handshake:
                 name = next(iter(self._changed))
                 del self._changed[name]
                 answers = self._answers(name)
-                if answers:
+                if answers and self._leads():
                     try:
                         await self._api.patch_node(name, {"metadata": {"annotations": dict(answers)}})
                     except KubeError as error:

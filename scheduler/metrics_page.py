@@ -36,7 +36,10 @@ class _Text:
 
 
 class LedgerPage:
-    """The gauges that HAMi names. `max_series` 0 sets no limit; above it whole gauges are left out, the least needed first."""
+    """The gauges that HAMi names. `max_series` 0 sets no limit; above it whole gauges are left out, the least needed first.
+
+    Shown while `leads`: over two replicas every sum would double.
+    """
 
     def __init__(
         self,
@@ -44,11 +47,13 @@ class LedgerPage:
         *,
         legacy: bool = False,
         max_series: int = 0,
+        leads: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._ledger = ledger
         self._legacy = legacy
         self._max_series = max_series
+        self._leads = leads
         self._clock = clock
         self._names = _names(NODE_FAMILIES, legacy)
         self._quota_names = _names(QUOTA_FAMILIES, legacy)
@@ -59,6 +64,8 @@ class LedgerPage:
 
     async def blocks(self) -> Sequence[Block]:
         """Every gauge as text, in the order in which a limit leaves them out from the end."""
+        if not self._leads():
+            return ()
         async with self._one_at_a_time:
             self._slice_ends_s = self._clock() + _SLICE_S
             quotas = await self._quotas()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -15,10 +16,12 @@ from scheduler.ask import Defaults
 from scheduler.bind import BindApi, BindSettings, PodBinder
 from scheduler.clock import Clock, SystemClock
 from scheduler.config import Settings
+from scheduler.election import Election, ElectionApi, ElectionSettings
 from scheduler.engine import Engine
 from scheduler.events import EventBudget, Events
 from scheduler.handlers import ExtenderHandlers, Synced, ViewHandlers
 from scheduler.handshake import Handshake
+from scheduler.lead import AlwaysLeads, Lead
 from scheduler.metrics import DecisionMetrics, show_build
 from scheduler.metrics_page import LedgerPage
 from scheduler.nodelock import LockSettings, NodeLocks, lock_formats
@@ -28,7 +31,7 @@ from serving.metrics import RequestMetrics
 from serving.server import Listener
 from serving.tls import TlsReloader
 
-__all__ = ["SchedulerApi", "SchedulerService"]
+__all__ = ["SchedulerApi", "SchedulerService", "new_lead"]
 
 _SWEEP_EVERY_S = 15.0
 
@@ -41,6 +44,7 @@ class SchedulerService:
     """Everything that runs. Ledger, client and feed belong to the caller, who may share them with the webhook.
 
     Without a feed the ledger counts as complete, and waiters for a node's lock look again only when their time is up.
+    `lead` (see `new_lead`) says whether this replica decides; the only one always does.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class SchedulerService:
         registry: CollectorRegistry | None = None,
         drain: Drain | None = None,
         event_budget: EventBudget | None = None,
+        lead: Lead | None = None,
     ) -> None:
         clock = clock or SystemClock()
         self._settings = settings
@@ -61,6 +66,9 @@ class SchedulerService:
         self._ledger = ledger
         self.drain = drain or Drain()
         self.registry = registry or CollectorRegistry()
+        if lead is None and settings.leader_elect:
+            raise AssertionError("settings that ask for leader election, and nobody who says who leads")
+        self.lead = lead = lead or AlwaysLeads()
         defaults = Defaults(settings.gpu_scheduler_policy, settings.node_scheduler_policy)
         self.engine = Engine(ledger, defaults, Ring(settings.decisions_kept))
         self._events = Events(client, clock, settings.scheduler_name, event_budget or EventBudget(), self.registry)
@@ -71,8 +79,12 @@ class SchedulerService:
             lock_formats(ledger.config.vendors),
         )
         bind_settings = BindSettings(settings.node_lock, settings.bind_timeout_s)
-        self._binder = PodBinder(self.engine, client, self._locks, clock, self._events, bind_settings)
-        self._handshake = Handshake(ledger, client, clock, ledger.config.vendors, settings.handshake)
+        self._binder = PodBinder(self.engine, client, self._locks, clock, self._events, bind_settings, lead)
+        self._handshake = Handshake(
+            ledger, client, clock, ledger.config.vendors, settings.handshake, lambda: lead.leads
+        )
+        lead.promoted += [self._new_term, self._handshake.look_again]
+        lead.demoted.append(self._new_term)
         if feed is not None:
             feed.node_changed += [self._locks.node_changed, self._handshake.node_changed]
             feed.node_gone.append(self._locks.node_changed)
@@ -84,6 +96,7 @@ class SchedulerService:
             clock,
             DecisionMetrics(self.registry),
             Synced(self._behind, self._complete),
+            lead,
             node_choice=settings.node_choice,
             event_nodes=settings.event_nodes,
         )
@@ -92,7 +105,12 @@ class SchedulerService:
         self._plain_app = plain_app(
             ViewHandlers(self.engine, ledger),
             self.registry,
-            LedgerPage(ledger, legacy=settings.legacy_metrics, max_series=settings.metrics_max_series),
+            LedgerPage(
+                ledger,
+                legacy=settings.legacy_metrics,
+                max_series=settings.metrics_max_series,
+                leads=lambda: lead.leads,
+            ),
             requests,
             self.not_ready,
             self.drain,
@@ -105,9 +123,9 @@ class SchedulerService:
         self._tasks: list[asyncio.Task[None]] = []
 
     def not_ready(self) -> Sequence[str]:
-        """Why the service cannot decide truthfully right now; nothing means ready."""
+        """Why the service cannot decide truthfully, or could not if it came to lead; nothing means ready."""
         behind = self._behind()
-        return [behind] if behind is not None else []
+        return [*([behind] if behind is not None else []), *self.lead.unready()]
 
     def listeners(self) -> list[Listener]:
         """The sockets to open: the extender's first, then the plain port."""
@@ -123,6 +141,7 @@ class SchedulerService:
         self._events.start()
         self._handshake.start()
         self._tasks = [asyncio.create_task(self._sweep())]
+        await self.lead.start()
         if self._tls is not None:
             self._tasks.append(asyncio.create_task(self._tls.watch()))
 
@@ -133,6 +152,7 @@ class SchedulerService:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         self._tasks = []
+        await self.lead.stop()
         await self._binder.stop()
         await self._handshake.stop()
         await self._events.stop()
@@ -144,11 +164,16 @@ class SchedulerService:
         if self._feed is not None:
             await self._feed.wait_synced()
 
+    def _new_term(self) -> None:
+        self._ledger.new_term()
+
     async def _sweep(self) -> None:
         """Locks whose owner cannot need them any more do not have to wait for their expiry."""
         keys = tuple(dict.fromkeys(v.node_lock for v in self._ledger.config.vendors if v.node_lock))
         while True:
             await asyncio.sleep(_SWEEP_EVERY_S)
+            if not self.lead.leads:
+                continue
             found: list[tuple[str, str, str]] = []
             for name in list(self._ledger.node_names()):
                 node = self._ledger.node_object(name)
@@ -157,3 +182,25 @@ class SchedulerService:
                     if text:
                         found.append((name, key, text))
             await self._locks.sweep(found)
+
+
+def new_lead(
+    settings: Settings, client: ElectionApi, feed: LedgerFeed, registry: CollectorRegistry, host_name: str | None = None
+) -> Lead:
+    """Who says whether this replica leads: with `leader_elect` the Lease of the kube-scheduler beside it; else it always does.
+
+    `host_name` is the one that kube-scheduler puts before its identity; None takes this machine's.
+    """
+    if not settings.leader_elect:
+        return AlwaysLeads()
+    if settings.own_pod is None:
+        raise AssertionError("leader election without a pod of our own")
+    election = ElectionSettings(
+        settings.leader_elect_resource_name,
+        settings.leader_elect_resource_namespace,
+        socket.gethostname() if host_name is None else host_name,
+        settings.own_pod,
+        settings.bind_timeout_s,
+        settings.leader_elect_margin_s,
+    )
+    return Election(client, election, feed.wait_for_pods, registry=registry, reflector_metrics=feed.watch_metrics)

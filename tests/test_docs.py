@@ -282,7 +282,16 @@ async def running(service: str, *arguments: str) -> AsyncIterator[str]:
             await process.wait()
 
 
-async def test_metrics_are_those_exported(tmp_path: Path) -> None:
+ELECTING = (
+    "--leader-elect",
+    "--leader-elect-resource-name=l",
+    "--leader-elect-resource-namespace=n",
+)
+
+
+async def test_metrics_are_those_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POD_NAME", "p")
+    monkeypatch.setenv("POD_NAMESPACE", "n")
     now = datetime.now(UTC)
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     write_pair(issue_serving(create_ca("ca", now=now, days=1), ["127.0.0.1"], now=now, days=1), certificate, key)
@@ -297,6 +306,7 @@ async def test_metrics_are_those_exported(tmp_path: Path) -> None:
                 ("webhook", files),
                 ("webhook", ("--cert-secret=tls", "--own-namespace=default")),
                 ("scheduler", (*files, "--legacy-metrics")),
+                ("scheduler", ELECTING),
             ):
                 async with (
                     asyncio.timeout(PATIENCE_S),

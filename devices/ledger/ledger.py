@@ -408,6 +408,27 @@ class Ledger(NodeBooks, CostBooks):
             book.reservation = None
             self._settle(uid, book)
 
+    def new_term(self) -> tuple[str, ...]:
+        """Another leader has decided, or will: what this process reserved or answered counts no more. Answers the UIDs released, sorted.
+
+        Reservations with a Binding under way stay until its outcome is known.
+        """
+        released = []
+        for uid, book in list(self._pods.items()):
+            reservation = book.reservation
+            if reservation is not None and reservation.phase is not Phase.HELD:
+                continue
+            if reservation is None and not book.answered:
+                continue
+            if reservation is not None:
+                released.append(uid)
+            book.answered, book.reservation = False, None
+            if book.watched:
+                self._settle(uid, book)
+            else:
+                self._drop(uid)
+        return tuple(sorted(released))
+
     def expire(self, now_s: float) -> tuple[str, ...]:
         """Release what is overdue: reservations, and annotations of pods that are not bound. Answers the UIDs, sorted."""
         overdue = []

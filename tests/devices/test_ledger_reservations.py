@@ -165,3 +165,26 @@ def test_a_reservation_knows_init_containers_and_sidecars() -> None:
     lists = ((entry("GPU-a", 9000),), (entry("GPU-a", 2000),), (entry("GPU-a", 1000),))
     ledger.reserve(pod(init=init), "n1", lists, 0)
     assert (used(ledger), charged(ledger)) == ({"GPU-a": (2, 11000, 0)}, (11000, 0, 2))
+
+
+def test_a_new_term_drops_what_this_process_decided(ledger: Ledger) -> None:
+    assert ledger.new_term() == ("uid-a",)
+    assert (used(ledger), charged(ledger)) == NOTHING
+    assert ledger.pod("uid-a") is None  # only a filter call had named it
+
+
+def test_a_new_term_trusts_annotations_again_until_it_answers_itself(ledger: Ledger) -> None:
+    left = pod(name="b", annotations=allocated(ONE))
+    ledger.put_pod(left, 100)
+    ledger.answer(left, 101)
+    ledger.new_term()
+    holding = ledger.holding("uid-b")
+    assert holding is not None
+    assert holding.allocation == ONE
+
+
+@pytest.mark.parametrize("phase", [Phase.BINDING, Phase.UNSETTLED])
+def test_a_new_term_keeps_what_may_still_be_bound(ledger: Ledger, phase: Phase) -> None:
+    ledger.set_phase("uid-a", phase)
+    assert ledger.new_term() == ()
+    assert (used(ledger), charged(ledger)) == FULL

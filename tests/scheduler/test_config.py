@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from devices.kube.freshness import OwnPod
 from scheduler.__main__ import main
 from scheduler.config import Settings, parse
 from scheduler.errors import SettingsError
@@ -31,8 +32,8 @@ FLAGS = (
     " --node-choice=scheduler --reservation-timeout=5m --bind-timeout=4s --event-nodes=0 --decisions-kept=7"
     " --node-lock=never --node-lock-timeout=1m --node_lock_wait=1s --node-lock-retry-timeout=0 --handshake=always"
     " --device-config-file=d.yaml --node-label-selector=gpu=on,zone=a --kubeconfig=k --kube-qps=5 --kube-burst=10"
-    " --kube-timeout=7 --legacy-metrics=true --leader-elect=false --leader-elect-resource-name=x"
-    " --leader-elect-resource-namespace=y --profiling=false -v=4"
+    " --kube-timeout=7 --legacy-metrics=true --leader-elect=true --leader-elect-resource-name=x"
+    " --leader-elect-resource-namespace=y --leader-elect-margin=2s --profiling=false -v=4"
 )
 
 
@@ -49,7 +50,8 @@ def test_every_flag_in_either_spelling(spelling: str) -> None:
             else word
             for word in words
         ]
-    assert parse(words, {"HAMI_NODELOCK_EXPIRE": "9m"}) == Settings(
+    environment = {"HAMI_NODELOCK_EXPIRE": "9m", "POD_NAME": "p", "POD_NAMESPACE": "ns"}
+    assert parse(words, environment) == Settings(
         host="127.0.0.1",
         port=9443,
         cert_file=Path("/tls/tls.crt"),
@@ -69,6 +71,11 @@ def test_every_flag_in_either_spelling(spelling: str) -> None:
         legacy_metrics=True,
         event_nodes=0,
         decisions_kept=7,
+        leader_elect=True,
+        leader_elect_resource_name="x",
+        leader_elect_resource_namespace="y",
+        leader_elect_margin_s=2,
+        own_pod=OwnPod("ns", "p"),
         device_config_file="d.yaml",
         node_selector={"gpu": "on", "zone": "a"},
         kubeconfig="k",
@@ -141,7 +148,11 @@ UNACCEPTED = {
     "fewer than no nodes": ("--event-nodes=-1", "--event-nodes: -1 is not accepted: expected 0 or more"),
     "fewer than no decisions": ("--decisions-kept=-1", "--decisions-kept: -1 is not accepted"),
     "a negative time-out": ("--kube-timeout=-1s", "--kube-timeout: -1 s is not accepted: expected 0 or more"),
-    "leader election": ("--leader-elect", "--leader-elect: true is not available: this version has no leader election"),
+    "no margin": ("--leader-elect-margin=0", "--leader-elect-margin: 0 s is not accepted: expected a duration above 0"),
+    "leader election without a Lease": (
+        "--leader-elect",
+        "--leader-elect-resource-name: '' is not accepted: with --leader-elect it must be leaderElection.resourceName",
+    ),
     "profiling": ("--profiling=true", "--profiling: true is not available: there is no pprof in Python"),
     "a device configuration that is not there": ("--device-config-file=/nowhere.yaml", "/nowhere.yaml"),
 }
@@ -153,6 +164,31 @@ def test_values_that_are_not_accepted_end_with_2(flag: str, text: str, capsys: p
     err = capsys.readouterr().err
     assert err.startswith("scheduler: ")
     assert text in err
+
+
+LEASE = ["--leader-elect", "--leader-elect-resource-name=x"]
+POD = {"POD_NAME": "p", "POD_NAMESPACE": "ns"}
+ELECTIONS: dict[str, tuple[list[str], dict[str, str], str]] = {
+    "no namespace": (LEASE, POD, "--leader-elect-resource-namespace: '' is not accepted"),
+    "a namespace within the name": (
+        ["--leader-elect", "--leader-elect-resource-name=ns/x"],
+        POD,
+        "--leader-elect-resource-name: 'ns/x' is not accepted",
+    ),
+    "no pod": (
+        [*LEASE, "--leader-elect-resource-namespace=ns"],
+        {},
+        "--leader-elect: $POD_NAME and $POD_NAMESPACE must",
+    ),
+    "half a pod": ([*LEASE, "--leader-elect-resource-namespace=ns"], {"POD_NAME": "p"}, "--leader-elect: $POD_NAME"),
+}
+
+
+@pytest.mark.parametrize(("argv", "environment", "text"), ELECTIONS.values(), ids=ELECTIONS)
+def test_leader_election_needs_all_that_it_works_with(argv: list[str], environment: dict[str, str], text: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        parse(argv, environment)
+    assert str(refused.value).startswith(text)
 
 
 def test_an_unreadable_environment_is_named() -> None:
