@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lab.bench.admission import AdmissionBench, bench_admission
+from lab.bench.cluster import ClusterBench, bench_cluster, find_programs
 from lab.bench.coldstart import ColdStartBench, bench_coldstart
 from lab.bench.families import FamiliesBench, bench_families
 from lab.bench.filter import CASES, FilterBench, bench_filter, bench_growth
@@ -241,6 +242,38 @@ def history(
     try:
         figures = run_on_uvloop(bench_history(bench, _progress(as_json)))
     except (BenchError, ValueError, ConnectionError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    _show(figures, as_json)
+
+
+@app.command("cluster")
+def cluster(
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes, all offered in every call.")] = ClusterBench.nodes,
+    cards: Annotated[int, typer.Option(min=1, help="Cards a node.")] = ClusterBench.cards,
+    pods: Annotated[int, typer.Option(min=1, help="Pods placed in each round.")] = ClusterBench.pods,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds, each with kube-scheduler alone and with Slotwise.")] = 3,
+    programs: Annotated[
+        str, typer.Option(metavar="DIR[:DIR]", help="Where etcd, kube-apiserver and kube-scheduler are.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Placements through a real kube-scheduler: with Slotwise, and alone with a plain extended resource, in the same run.
+
+    Needs etcd, kube-apiserver and kube-scheduler: those of --programs, else the newest that the tests have built, else on PATH.
+    kube-scheduler is stopped while the pods are created; the clock runs from its release to the last Binding. Its client limits are
+    raised, Events are on.
+
+    JSON keys: per_second, alone_per_second (medians), ratio (median of the rounds' ratios), writes_per_pod as the API server's audit
+    log has them (Events apart), the rounds themselves, and the parameters.
+
+    Example: slotwise bench cluster --nodes 1000 --json
+    """
+    try:
+        figures = run_on_uvloop(
+            bench_cluster(ClusterBench(nodes, cards, pods, rounds), find_programs(programs), _progress(as_json))
+        )
+    except (BenchError, ValueError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
     _show(figures, as_json)

@@ -108,14 +108,18 @@ class ControlPlane:
 
     # --- running it ---
 
-    def start(self) -> None:
-        """Start everything but kube-scheduler; returns once pods can be created. Raises `StartError`."""
+    def start(self, *, controllers: bool = True) -> None:
+        """Start everything but kube-scheduler; returns once pods can be created. Raises `StartError`.
+
+        Without controllers pods need no service account, and nodes need no heartbeat.
+        """
         try:
             self._write_files()
             self._start_etcd()
             self._api_port = self._held_port()
-            self._start_apiserver()
-            self._start_controllers()
+            self._start_apiserver(*(() if controllers else ("--disable-admission-plugins=ServiceAccount",)))
+            if controllers:
+                self._start_controllers()
         except BaseException:
             self.stop()
             raise
@@ -186,7 +190,7 @@ class ControlPlane:
         )
         child.wait_until(lambda: answers(self._etcd_port, "/health"), _START_S, "it is healthy")
 
-    def _start_apiserver(self) -> None:
+    def _start_apiserver(self, *more: str) -> None:
         key = self.folder / "sa.key"
         child = self._run(
             "kube-apiserver",
@@ -201,6 +205,7 @@ class ControlPlane:
             "--endpoint-reconciler-type=none",  # loopback cannot be an endpoint
             "--allow-privileged",
             *(f"--audit-policy-file={self.folder / 'audit.yaml'}", f"--audit-log-path={self.audit_log}"),
+            *more,
         )
         child.wait_until(lambda: answers(self._api_port, "/readyz", self.tls()), _START_S, "it is ready")
 
