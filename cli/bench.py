@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lab.bench.admission import AdmissionBench, bench_admission
+from lab.bench.burst import PlacementBench, bench_burst
 from lab.bench.cluster import ClusterBench, bench_cluster, find_programs
 from lab.bench.coldstart import ColdStartBench, bench_coldstart
 from lab.bench.families import FamiliesBench, bench_families
@@ -18,6 +20,7 @@ from lab.bench.history import HistoryBench, bench_history
 from lab.bench.metrics import MetricsBench, bench_metrics
 from lab.bench.process import BenchError
 from lab.bench.quota import QuotaBench, bench_quota
+from lab.bench.suite import run_all
 from lab.bench.synthetic import Size
 from serving.server import run as run_on_uvloop
 
@@ -37,6 +40,8 @@ def _show(figures: dict[str, object], as_json: bool) -> None:
         return
     table = Table("figure", "value", title=f"bench {figures['bench']}")
     for name, value in figures.items():
+        if name == "histogram_ms":
+            continue  # for the plots
         table.add_row(name, str(value))
     Console().print(table)
 
@@ -100,6 +105,36 @@ def admission(
         if not as_json and sys.stderr.isatty():
             typer.echo(f"{rounds} rounds of {6 * seconds:g} seconds …", err=True)
         figures = bench_admission(bench)
+    except (BenchError, ValueError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    _show(figures, as_json)
+
+
+@app.command("burst")
+def burst(
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes in the cluster; all are offered in every call.")] = 5000,
+    cards: Annotated[int, typer.Option(min=1, help="Cards a node.")] = 8,
+    pods: Annotated[int, typer.Option(min=0, help="Pods placed beforehand.")] = 40_000,
+    placements: Annotated[int, typer.Option(min=1, help="Pods that are placed.")] = PlacementBench.placements,
+    api_ms: Annotated[
+        float, typer.Option(min=0, help="What the API server takes for a write.")
+    ] = PlacementBench.api_ms,
+    as_json: AsJson = False,
+) -> None:
+    """POST /filter, then POST /bind while the next pod is filtered, as kube-scheduler does, with an API server that takes 2 ms.
+
+    JSON keys: per_second; p50_ms, p95_ms, p99_ms, max_ms from a pod's filter call to the answer of its bind; filter_p50_ms, filter_p99_ms;
+    writes_per_pod without Events, events_per_pod; seconds, rss_mib, and the parameters.
+
+    Example: slotwise bench burst --placements 4000 --json
+    """
+    try:
+        if not as_json and sys.stderr.isatty():
+            typer.echo(
+                f"placing {pods} pods on {nodes} nodes of {cards} cards, then {placements} over HTTP …", err=True
+            )
+        figures = bench_burst(PlacementBench(Size(nodes, cards, pods), placements, api_ms))
     except (BenchError, ValueError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
@@ -277,3 +312,52 @@ def cluster(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
     _show(figures, as_json)
+
+
+def _draw(files: list[Path], out: Path) -> None:
+    """Draw what the files give, and say where it is."""
+    try:
+        from lab.bench.plots import PlotError, plot, read_figures  # noqa: PLC0415 - matplotlib is an extra
+    except ImportError as error:
+        typer.echo(f"error: plots need matplotlib: pip install 'slotwise[plots]' ({error})", err=True)
+        raise typer.Exit(1) from error
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for path in plot(read_figures(files), out):
+            typer.echo(str(path))
+    except (PlotError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+@app.command("plot")
+def plot_(
+    files: Annotated[
+        list[Path], typer.Argument(help="What benches printed with --json, a file each.", metavar="FILE...")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the SVG files.")] = Path(),
+) -> None:
+    """Draw time against nodes, time against pods and how times are spread, as SVG files, from the JSON of the benches.
+
+    Example: slotwise bench plot figures/*.json --out docs/performance
+    """
+    _draw(files, out)
+
+
+@app.command("all")
+def all_(
+    out: Annotated[Path, typer.Option(help="Folder for the JSON and SVG files.")] = Path("figures"),
+    small: Annotated[
+        bool, typer.Option("--small", help="Tiny clusters: whether everything works, not how fast.")
+    ] = False,
+) -> None:
+    """Run every bench one after the other and draw the plots: some minutes, on a machine that does nothing else.
+
+    Example: slotwise bench all --out figures
+    """
+    try:
+        files = run_all(out, lambda line: typer.echo(line, err=True), small)
+    except (BenchError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    _draw(files, out)

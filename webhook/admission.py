@@ -95,11 +95,12 @@ class Admission:
         given = _decoded(pod)
         if is_ignored(given):
             return _allowed(pod)
-        if refusal := first_refusal(BEFORE_MUTATION, self._case(given, namespace, Advice())):
+        is_plain = self._is_plain(given)
+        if not is_plain and (refusal := first_refusal(BEFORE_MUTATION, self._case(given, namespace, Advice()))):
             return refused(pod, refusal)
         if self._is_foreign(given):
             return _allowed(pod, FOREIGN_SCHEDULER)
-        if self._is_plain(given):
+        if is_plain:
             return _allowed(pod)
 
         mutation = Mutation(PodEdit(pod), self.config, self.settings, cluster=self._ledger)
@@ -132,7 +133,7 @@ class Admission:
 
     def _validate(self, pod: JsonObject, namespace: str) -> Verdict:
         final = _decoded(pod)
-        if final.containers and self._is_plain(final):
+        if self._is_plain(final):
             return _allowed(pod)
         case = self._case(final, namespace, Advice())
         if refusal := first_refusal(BEFORE_EXEMPTIONS, case):
@@ -197,9 +198,10 @@ class Admission:
         )
 
     def _is_plain(self, pod: Pod) -> bool:
-        """Whether a pod with containers names nothing of ours: no rule changes or refuses it, or has a word to say."""
+        """Whether the pod has containers and names nothing of ours: no rule changes or refuses it, or has a word to say."""
         return (
-            not self.config.changes_every_pod
+            bool(pod.containers)
+            and not self.config.changes_every_pod
             and self.config.resources.isdisjoint(_named(pod))
             and self.config.known_annotations.isdisjoint(pod.annotations)
             and not any(key.startswith(OWN_PREFIX) for values in (pod.annotations, pod.labels) for key in values)

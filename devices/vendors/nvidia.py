@@ -147,7 +147,7 @@ class _Nvidia:
         """Count and compute defaults, environment and runtime class (HAMi v2.10 wire contract, admission)."""
         settings, resources = self._settings, container.resources
         _percentage(settings, resources, _WHOLE)
-        vendor.request(resources)
+        requested = vendor.request(resources)
         for name in (vendor.memory_resource, vendor.percentage_resource):
             if optional_whole(resources, name, 0, _INT32) == 0:
                 container.warn(f"container {resources.name}: {name} 0 counts as not given")
@@ -164,10 +164,12 @@ class _Nvidia:
             elif settings.default_gpu_num > 0:
                 container.set_limit(vendor.count_resource, settings.default_gpu_num)
                 found = True
-        if self._is_exclusive_by_default(vendor, container.resources):
+        if container.resources is not resources:
+            requested = vendor.request(container.resources)
+        if self._is_exclusive_by_default(vendor, container.resources, requested):
             container.set_limit(vendor.core_resource, _WHOLE)
             found = True
-        requested = vendor.request(container.resources)
+            requested = vendor.request(container.resources)
         if requested is not None and requested.cores > _WHOLE:
             container.warn(
                 f"container {resources.name}: {vendor.core_resource} {requested.cores} counts as {_WHOLE}, one whole card"
@@ -180,14 +182,13 @@ class _Nvidia:
             container.append_env("NVIDIA_VISIBLE_DEVICES", "none")
         return found
 
-    def _is_exclusive_by_default(self, vendor: Vendor, container: Resources) -> bool:
+    @staticmethod
+    def _is_exclusive_by_default(vendor: Vendor, container: Resources, request: DeviceRequest | None) -> bool:
         """All memory of a card and no word about compute: the card is meant to be one's own, whatever `defaultCores` says."""
         if not vendor.core_resource:
             return False
-        given = {**container.requests, **container.limits}
-        if vendor.core_resource in given:
+        if vendor.core_resource in container.requests or vendor.core_resource in container.limits:
             return False
-        request = vendor.request(container)
         return request is not None and request.wants_whole_memory
 
     def read_node(self, vendor: Vendor, node: Node) -> CardList:

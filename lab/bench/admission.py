@@ -24,8 +24,8 @@ import orjson
 from certs.files import write_pair
 from certs.pki import create_ca, issue_serving
 from lab.bench.connection import Connection, connected, post
-from lab.bench.figures import cpu_s, latencies, rss_mib
-from lab.bench.process import BenchError, apart, served
+from lab.bench.figures import cpu_s, histogram_ms, latencies, rss_mib
+from lab.bench.process import BenchError, apart, first_of, served
 from lab.bench.reviews import review_body
 from serving.server import run
 
@@ -193,8 +193,10 @@ def bench_admission(bench: AdmissionBench) -> dict[str, object]:
             gc.disable()  # pauses of the load are not what is measured
             try:
                 calls = run(_measure(bench, server.ports["port"], server.pid, context))
-            except ConnectionError as error:
-                raise BenchError(f"the webhook's connection broke: {error}") from error
+            except* ConnectionError as errors:
+                raise BenchError(f"the webhook's connection broke: {first_of(errors)}") from errors
+            except* BenchError as errors:
+                raise BenchError(str(first_of(errors))) from errors
             finally:
                 gc.enable()
             memory = rss_mib(server.pid)
@@ -225,4 +227,5 @@ def _figures(bench: AdmissionBench, taken: dict[str, _Taken], is_apart: bool, me
         "cpu_times_floor": round(cpu_ms["admission"] / cpu_ms["floor"], 2),
         "plain_cpu_times_floor": round(cpu_ms["plain"] / cpu_ms["floor"], 2),
         "rss_mib": memory,
+        "histogram_ms": histogram_ms(admission.seconds),
     }

@@ -14,7 +14,7 @@ from time import perf_counter
 
 import orjson
 
-from lab.bench.figures import cpu_s, latencies, rss_mib
+from lab.bench.figures import cpu_s, histogram_ms, latencies, rss_mib
 from lab.bench.process import BenchError, apart, served
 from lab.bench.synthetic import (
     LIMITED,
@@ -180,6 +180,7 @@ def bench_filter(bench: FilterBench) -> dict[str, object]:
         "cpu_times_floor": round(cpu_ms / floor_cpu_ms, 2),
         "plain_cpu_times": round(fmean(plain.cpu_s) * 1000 / cpu_ms, 1),
         "rss_mib": memory,
+        "histogram_ms": histogram_ms(calls.seconds),
     }
 
 

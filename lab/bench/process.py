@@ -8,13 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-__all__ = ["BenchError", "Served", "apart", "served"]
+__all__ = ["BenchError", "Served", "apart", "first_of", "served"]
 
 _END_S = 10
 
 
 class BenchError(Exception):
     """The measurement could not be made, or measured something else than it says."""
+
+
+def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error in a group, however deep it is in it."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +59,15 @@ def served(module: str, *arguments: object, log: bool = True) -> Iterator[Served
 
 
 @contextmanager
-def apart(pid: int) -> Iterator[bool]:
-    """Server and client on a core each, so that neither waits for the other; on one core they share it."""
+def apart(pid: int, *beside: int) -> Iterator[bool]:
+    """Server and client on a core each, so that neither waits for the other; `beside` share the client's. On one core all share it."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         yield False
         return
     os.sched_setaffinity(pid, {cores[0]})
-    os.sched_setaffinity(0, {cores[1]})
+    for other in (0, *beside):
+        os.sched_setaffinity(other, {cores[1]})
     try:
         yield True
     finally:

@@ -1,0 +1,53 @@
+"""The bench of placements measures what it says; what a placement costs does not grow with the cluster, counted in function calls."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.bench import app
+from lab.bench.burst import PlacementBench, bench_burst
+from lab.bench.synthetic import Size
+
+
+def test_the_bench_gives_its_figures_and_every_pod_costs_one_write() -> None:
+    figures = bench_burst(PlacementBench(Size(60, 8, 200), placements=40))
+    for key in ("p50_ms", "p95_ms", "p99_ms", "max_ms", "per_second", "filter_p50_ms", "seconds", "rss_mib"):
+        assert float(str(figures[key])) > 0, key
+    assert figures["writes_per_pod"] == 1.0
+    assert (figures["placements"], figures["nodes"]) == (40, 60)
+
+
+def test_more_than_there_is_room_for_is_an_error() -> None:
+    with pytest.raises(ValueError, match="100 placements beside 0 pods: 1 nodes of 1 cards have 10 slots"):
+        bench_burst(PlacementBench(Size(1, 1, 0), placements=100))
+
+
+def test_a_pod_that_fits_nowhere_is_named() -> None:
+    """The cards have slots for all of them, but not memory."""
+    result = CliRunner().invoke(
+        app, ["burst", "--nodes", "2", "--cards", "4", "--pods", "0", "--placements", "20", "--json"]
+    )
+    assert result.exit_code == 1
+    assert "error: pod burst-" in result.output
+    assert "fits nowhere" in result.output
+
+
+def test_the_command() -> None:
+    arguments = [
+        "burst",
+        "--nodes",
+        "60",
+        "--cards",
+        "4",
+        "--pods",
+        "0",
+        "--placements",
+        "5",
+        "--api-ms",
+        "0",
+        "--json",
+    ]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["bench"] == "burst"
