@@ -24,6 +24,7 @@ import webhook.config
 from certs.files import write_pair
 from certs.pki import create_ca, issue_serving
 from cli.__main__ import app
+from cli.hami_flags import new_parser
 from devices.config import default_config, read
 from devices.reasons import NODE_INSUFFICIENT_DEVICE, NODE_UNREGISTERED, Reason
 from lab.apiserver import ApiServer
@@ -194,7 +195,7 @@ def test_every_documented_flag_exists(service: str) -> None:
 
 
 def test_flags_named_anywhere_exist() -> None:
-    known = set.union(*(flags_of(parser) for parser in SERVICES.values()))
+    known = set.union(*(flags_of(parser) for parser in (*SERVICES.values(), new_parser())))
     for command in (
         [],
         ["lab", "run"],
@@ -209,11 +210,12 @@ def test_flags_named_anywhere_exist() -> None:
         ["certs", "create"],
         ["certs", "patch"],
         ["vendors"],
+        ["manifests"],
     ):
         shown = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"}).output
         known |= set(re.findall(r"--[a-z][a-z-]+", shown))
-    # Of other programs: kubectl.
-    known |= {"--validate", "--server"}
+    # Of other programs: kubectl. And a name that the drop-in takes by its pattern.
+    known |= {"--validate", "--server", "--dcu-name"}
     named = {
         match
         for page in PAGES
