@@ -35,11 +35,10 @@ from webhook.validators import (
     exceeding,
     first_refusal,
     is_ignored,
-    within_quota,
 )
 from webhook.wire import JsonObject, Operation
 
-__all__ = ["CREATE", "FOREIGN_SCHEDULER", "UPDATE", "Admission", "Verdict", "refused"]
+__all__ = ["CREATE", "FOREIGN_SCHEDULER", "UPDATE", "Admission", "Verdict", "not_the_last", "refused"]
 
 CREATE = "CREATE"
 UPDATE = "UPDATE"
@@ -59,7 +58,7 @@ class Verdict:
     reason: RefusalReason | None = None
     """What a refusal counts as."""
     ask: QuotaAsk | None = None
-    """What the pod asks of its namespace's quota, where any limit covers it."""
+    """What the pod asks of its namespace's quota, where any limit covers it; only in the answer that decides about it."""
     excesses: tuple[Excess, ...] = ()
     """Of a refusal for quota: every key that is over."""
 
@@ -75,7 +74,9 @@ class Admission:
 
     def mutate(self, pod: JsonObject, namespace: str, *, operation: str = CREATE) -> Verdict:
         """Fill in what a device pod needs, or refuse it. `namespace` is that of the request."""
-        return self._answer(pod, lambda: self._mutate(pod, namespace, operation, self.settings.quota_in_webhook))
+        return self._answer(
+            pod, lambda: not_the_last(self._mutate(pod, namespace, operation, self.settings.quota_in_webhook))
+        )
 
     def drop_in(self, pod: JsonObject, namespace: str, *, operation: str = CREATE) -> Verdict:
         """Mutation and validation in one, as where no validating webhook is installed: quota is always checked."""
@@ -109,11 +110,15 @@ class Admission:
 
         edit = mutation.edit
         case = self._case(_decoded(edit.pod) if edit.operations else given, namespace, mutation.advice, mutation.asks)
-        if refusal := first_refusal((*AFTER_MUTATION, within_quota) if check_quota else AFTER_MUTATION, case):
+        if refusal := first_refusal(AFTER_MUTATION, case):
             return refused(pod, refusal, case.advice)
+        request = self._request(case)
+        ask = self._quota.ask(case.pod, request, namespace) if check_quota else None
+        if ask is not None and (refusal := self._over_quota(ask, case.advice)):
+            return refused(pod, refusal, case.advice, ask)
 
-        self._advise(given, case, self._request(case))
-        return Verdict(True, "", 200, mutation.edit.pod, mutation.edit.operations, case.advice.texts())
+        self._advise(given, case, request)
+        return Verdict(True, "", 200, edit.pod, edit.operations, case.advice.texts(), ask=ask)
 
     def _validate_update(self, pod: JsonObject, old: JsonObject | None, resource: str, requester: Requester) -> Verdict:
         if old is None:
@@ -167,12 +172,17 @@ class Admission:
         """Judged by the books where quota counts what holds cards; else the caller has to settle `ask` with the record."""
         ask = self._quota.ask(case.pod, request, case.namespace)
         if ask is not None and self.settings.quota_counts != ADMITTED:
-            judgement = self._quota.judge(ask)
-            for warning in judgement.warnings:
-                case.advice.add(warning)
-            if judgement.excesses:
-                return refused(pod, exceeding(judgement.excesses), case.advice, ask)
+            refusal = self._over_quota(ask, case.advice)
+            if refusal is not None:
+                return refused(pod, refusal, case.advice, ask)
         return replace(_allowed(pod, advice=case.advice), ask=ask)
+
+    def _over_quota(self, ask: QuotaAsk, advice: Advice) -> Refusal | None:
+        """What the books say about the namespace's limits, with the arithmetic in the text; warnings go into `advice`."""
+        judgement = self._quota.judge(ask)
+        for warning in judgement.warnings:
+            advice.add(warning)
+        return exceeding(judgement.excesses) if judgement.excesses else None
 
     def _answer(self, pod: JsonObject, judge: Callable[[], Verdict]) -> Verdict:
         try:
@@ -193,7 +203,6 @@ class Admission:
             managed=managed,
             asks=bool(managed) if asks is None else asks,
             cluster=self._ledger,
-            quota=self._quota,
             advice=advice,
         )
 
@@ -246,6 +255,11 @@ def _managed(pod: Pod, config: DeviceConfig) -> tuple[str, ...]:
 
 def _allowed(pod: JsonObject, message: str = "", advice: Advice | None = None) -> Verdict:
     return Verdict(True, message, 200, pod, [], advice.texts() if advice else ())
+
+
+def not_the_last(verdict: Verdict) -> Verdict:
+    """The verdict of a webhook after or before which another one of ours is asked, so that a pod let in is counted once."""
+    return replace(verdict, ask=None) if verdict.allowed and verdict.ask is not None else verdict
 
 
 def refused(pod: JsonObject, refusal: Refusal, advice: Advice | None = None, ask: QuotaAsk | None = None) -> Verdict:

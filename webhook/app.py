@@ -1,6 +1,7 @@
 """The aiohttp applications: admission on one port, health and metrics on the other."""
 
 import logging
+from collections.abc import Callable
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -11,7 +12,7 @@ from serving.app import new_app
 from serving.drain import Drain
 from serving.health import NotReady, add_health
 from serving.metrics import RequestMetrics, metrics_handler
-from webhook.admission import CREATE, UPDATE, Admission, Verdict
+from webhook.admission import CREATE, UPDATE, Admission, Verdict, not_the_last
 from webhook.bindings import Bindings
 from webhook.handlers import BODY_LIMIT_BYTES, Review, review_handler
 from webhook.metrics import AdmissionMetrics
@@ -45,7 +46,7 @@ def add_routes(
         return admission.mutate(_of_kind(review, pod), review.namespace, operation=review.operation)
 
     app.router.add_post("/webhook", review_handler("/webhook", mutate, metrics))
-    app.router.add_post("/validate", _validate_handler(admission, metrics, admitter, pods))
+    app.router.add_post("/validate", _validate_handler(admission, admission.validate, metrics, admitter, pods))
 
 
 def add_drop_in_routes(
@@ -58,11 +59,19 @@ def add_drop_in_routes(
         return admission.drop_in(_of_kind(review, pod), review.namespace, operation=review.operation)
 
     app.router.add_post("/webhook", review_handler("/webhook", drop_in, metrics))
-    app.router.add_post("/validate", _validate_handler(admission, metrics, None, pods))
+
+    def validate(pod: JsonObject, namespace: str) -> Verdict:
+        return not_the_last(admission.validate(pod, namespace))
+
+    app.router.add_post("/validate", _validate_handler(admission, validate, metrics, None, pods))
 
 
 def _validate_handler(
-    admission: Admission, metrics: AdmissionMetrics, admitter: Admitter | None, pods: PodReader | None
+    admission: Admission,
+    validate_new: Callable[[JsonObject, str], Verdict],
+    metrics: AdmissionMetrics,
+    admitter: Admitter | None,
+    pods: PodReader | None,
 ) -> Handler:
     bindings = Bindings(admission.settings, admission.config, pods)
 
@@ -75,7 +84,7 @@ def _validate_handler(
             return Verdict(True, "", 200, pod, [], (warning,))
         if review.operation == UPDATE:
             return admission.validate_update(pod, review.old, review.resource, review.requester)
-        verdict = admission.validate(pod, review.namespace)
+        verdict = validate_new(pod, review.namespace)
         return await settled(verdict, admitter, dry_run=review.dry_run)
 
     return review_handler("/validate", validate, metrics, (CREATE, UPDATE))

@@ -8,10 +8,9 @@ from devices.config import DeviceConfig
 from devices.keys import IGNORE_LABEL, VGPU_NODE
 from devices.objects import Pod
 from devices.quota import Excess
-from devices.requests import NO_CLUSTER, Cluster, pod_request
+from devices.requests import NO_CLUSTER, Cluster
 from webhook.advice import Advice
 from webhook.config import AdmissionSettings
-from webhook.quota_service import QuotaService
 
 __all__ = [
     "AFTER_MUTATION",
@@ -25,7 +24,6 @@ __all__ = [
     "exceeding",
     "first_refusal",
     "is_ignored",
-    "within_quota",
 ]
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -74,7 +72,6 @@ class Case:
     """Managed resources that any container names, in limits or requests, sorted."""
     asks: bool
     """A family has taken the pod for its own."""
-    quota: QuotaService
     cluster: Cluster = NO_CLUSTER
     advice: Advice = field(default_factory=Advice)
 
@@ -137,19 +134,6 @@ def no_node_name(case: Case) -> Refusal | None:
     if case.asks and case.settings.scheduler_name and case.pod.bound_node:
         return Refusal(RefusalReason.NODE_NAME, "pod has node assigned")
     return None
-
-
-def within_quota(case: Case) -> Refusal | None:
-    """The namespace's limits, with the arithmetic in the text. Raises `MalformedValue`."""
-    if not case.managed:
-        return None
-    ask = case.quota.ask(case.pod, pod_request(case.pod, case.config.named_by(case.pod), case.cluster), case.namespace)
-    if ask is None:
-        return None
-    judgement = case.quota.judge(ask)
-    for warning in judgement.warnings:
-        case.advice.add(warning)
-    return exceeding(judgement.excesses) if judgement.excesses else None
 
 
 def exceeding(excesses: tuple[Excess, ...]) -> Refusal:

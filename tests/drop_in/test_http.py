@@ -101,6 +101,10 @@ async def test_what_bind_has_given_away_webhook_counts_at_once(api: ApiServer, s
         await create(served, "c", gpu=1, gpumem=3000)
     refused, _ = await place(served, second)
     assert refused["FailedNodes"] == {"n1": "2/2 ResourceQuotaNotFit"}
+    page = (await served.get("/metrics", plain=True))[1]
+    key = '{key="limits.nvidia.com/gpumem",namespace="default"}'
+    assert f"slotwise_quota_denials_total{key} 1.0" in page
+    assert f"slotwise_quota_admissions_total{key} 2.0" in page
 
 
 ANSWERS = {

@@ -221,3 +221,41 @@ async def test_drop_in_routes_check_quota_in_webhook_and_serve_validate_too() ->
         assert (status["code"], status["message"][:25]) == (403, "exceeding resource quota:")
         answer = await client.post("/validate", json=review(ours(container(gpu=1, gpumem=500))))
         assert (await answer.json())["response"]["status"]["message"][:25] == "exceeding resource quota:"
+
+
+async def test_quota_counts_once_where_both_paths_are_asked() -> None:
+    cluster, registry = Cluster().quota(gpumem=1000), CollectorRegistry()
+    app = new_app(client_max_size=2**20, metrics=RequestMetrics(registry), log=logging.getLogger("tests"))
+    add_drop_in_routes(app, cluster.admission, AdmissionMetrics(registry))
+
+    def counted(name: str) -> float:
+        return registry.get_sample_value(name, {"namespace": "default", "key": "limits.nvidia.com/gpumem"}) or 0.0
+
+    async with TestClient(TestServer(app)) as client:
+        for dry_run in (False, True):
+            fits = review(pod(container(gpu=1, gpumem=500)), dryRun=dry_run)
+            assert (await (await client.post("/webhook", json=fits)).json())["response"]["allowed"]
+        final = review(ours(container(gpu=1, gpumem=500)))
+        assert (await (await client.post("/validate", json=final)).json())["response"]["allowed"]
+        assert counted("slotwise_quota_admissions_total") == 1
+        over = review(pod(container(gpu=1, gpumem=1500)))
+        assert not (await (await client.post("/webhook", json=over)).json())["response"]["allowed"]
+        assert counted("slotwise_quota_denials_total") == 1
+        # What /webhook never saw is refused later, and counts there.
+        assert not (await (await client.post("/validate", json=review(ours(container(gpu=1, gpumem=1500))))).json())[
+            "response"
+        ]["allowed"]
+    assert counted("slotwise_quota_denials_total") == 2
+    assert counted("slotwise_quota_admissions_total") == 1
+
+
+async def test_a_refusal_for_quota_in_our_own_mutating_webhook_counts() -> None:
+    cluster, registry = Cluster(quota_in_webhook=True).quota(gpumem=1000), CollectorRegistry()
+    app = admission_app(cluster.admission, AdmissionMetrics(registry), RequestMetrics(registry))
+    key = {"namespace": "default", "key": "limits.nvidia.com/gpumem"}
+    async with TestClient(TestServer(app)) as client:
+        for path, given in (("/webhook", pod), ("/validate", ours)):
+            for memory in (500, 1500):
+                await client.post(path, json=review(given(container(gpu=1, gpumem=memory))))
+    assert registry.get_sample_value("slotwise_quota_denials_total", key) == 2
+    assert registry.get_sample_value("slotwise_quota_admissions_total", key) == 1
