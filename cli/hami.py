@@ -18,7 +18,6 @@ from cli.hami_flags import Settings, parse
 from cli.hami_role import OnlyReplica
 from devices.config import DeviceConfig
 from devices.kube.feed import LedgerFeed
-from devices.kube.freshness import own_pod
 from devices.ledger import Ledger
 from scheduler.election import ElectionApi
 from scheduler.errors import SchedulerError
@@ -55,7 +54,7 @@ class DropIn:
         self._scheduler = SchedulerService(
             settings, client, ledger, feed, registry=registry, drain=self.drain, lead=lead
         )
-        pod = own_pod()
+        pod = settings.own_pod
         # With leader election each replica labels itself as it stands.
         self._role = None if pod is None or settings.leader_elect else OnlyReplica(client, pod)
         self._labelling: asyncio.Task[None] | None = None

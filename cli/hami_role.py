@@ -8,10 +8,10 @@ from typing import Final
 from devices.kube.errors import KubeError
 from devices.kube.freshness import OwnPod
 from devices.kube.protocols import JsonObject, PodPatcher
+from scheduler.election import ROLE_LABEL
 
-__all__ = ["ROLE_LABEL", "OnlyReplica"]
+__all__ = ["OnlyReplica"]
 
-ROLE_LABEL: Final = "hami.io/scheduler-role"
 _AGAIN_S: Final = 15.0
 """HAMi's own interval. An extender of HAMi's that is about to be replaced calls every other pod a follower at each pass."""
 _RETRY_S: Final = 1.0

@@ -32,7 +32,7 @@ POD: Final = "hami-scheduler-0"
 _START_S: Final = 30.0
 _LISTENING: Final = re.compile(r"listening on 127\.0\.0\.1:(\d+), 127\.0\.0\.1:(\d+)")
 _RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
-VALUES: Final = Values(leader_elect=False, ascend=True, iluvatar=True)
+VALUES: Final = Values(ascend=True, iluvatar=True)
 
 
 class Hami:

@@ -7,6 +7,7 @@ import pytest
 
 from cli import hami
 from cli.hami_flags import Settings, new_parser, parse
+from devices.kube.freshness import OwnPod
 from scheduler.errors import SettingsError
 from tests.drop_in.chart import Values, command
 
@@ -18,7 +19,7 @@ def read(*argv: str, **environment: str) -> Settings:
 
 
 def charted(**values: object) -> Settings:
-    return parse(command(Values(**{"leader_elect": False, **values}))[1:], {**POD, "HAMI_NODELOCK_EXPIRE": "5m"})  # type: ignore[arg-type]
+    return parse(command(Values(**values))[1:], {**POD, "HAMI_NODELOCK_EXPIRE": "5m"})  # type: ignore[arg-type]
 
 
 def test_the_chart_s_own_command_line() -> None:
@@ -32,11 +33,16 @@ def test_the_chart_s_own_command_line() -> None:
     assert settings.device_config_file == "/device-config.yaml"
     assert settings.enabled_families == frozenset()
     assert settings.node_lock_timeout_s == 300
+    assert settings.leader_elect
+    assert settings.leader_elect_resource_name == "hami-scheduler"
+    assert settings.leader_elect_resource_namespace == "kube-system"
+    assert settings.own_pod == OwnPod("kube-system", "hami-scheduler-0")
     assert settings.debug
     assert settings.notices == ()
 
 
 OPTIONAL: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    "no leader election": ({"leader_elect": False}, {"leader_elect": False}),
     "webhook off": ({"webhook": False}, {"port": 80, "cert_file": None, "key_file": None}),
     "Ascend": ({"ascend": True}, {"enabled_families": frozenset({"ascend"})}),
     "Iluvatar": ({"iluvatar": True}, {"enabled_families": frozenset({"iluvatar"})}),
@@ -142,6 +148,10 @@ REFUSED = {
         r"--quota-counts: 'admitted' is not accepted here: HAMi's account may not write the records",
     ),
     "half a certificate": (["--cert_file=/tls/tls.crt"], "--cert_file and --key_file belong together"),
+    "leader election without a pod": (
+        ["--leader-elect", "--leader-elect-resource-name=a", "--leader-elect-resource-namespace=b"],
+        r"--leader-elect: \$POD_NAME and \$POD_NAMESPACE must name the pod",
+    ),
     "a name without its value": (["--dcu-name"], "--dcu-name: a value is missing: expected a resource name"),
     "an unreadable expiry": ([], r"\$HAMI_NODELOCK_EXPIRE: 'soon' is not a duration"),
 }
