@@ -3,7 +3,9 @@
 import typer
 
 from cli import bench, certs, lab, quota
+from cli.doctor.command import doctor
 from cli.manifests import manifests
+from cli.rbac_check import rbac_check
 from cli.replay import replay
 from cli.vendors import vendors
 
@@ -23,6 +25,8 @@ app.add_typer(quota.app, name="quota")
 app.command("manifests")(manifests)
 app.command("replay")(replay)
 app.command("vendors")(vendors)
+app.command("doctor")(doctor)
+app.command("rbac-check")(rbac_check)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ import aiohttp
 import msgspec
 import pytest
 import yaml
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import lab.scenario as forms
@@ -194,26 +196,19 @@ def test_every_documented_flag_exists(service: str) -> None:
     assert documented <= flags_of(SERVICES[service])
 
 
+def _options(command: object) -> Iterator[str]:
+    """The options of a command and of all below it."""
+    assert isinstance(command, TyperCommand | TyperGroup)
+    for parameter in command.params:
+        yield from (*parameter.opts, *parameter.secondary_opts)
+    yield "--help"
+    for below in command.commands.values() if isinstance(command, TyperGroup) else ():
+        yield from _options(below)
+
+
 def test_flags_named_anywhere_exist() -> None:
     known = set.union(*(flags_of(parser) for parser in (*SERVICES.values(), new_parser())))
-    for command in (
-        [],
-        ["lab", "run"],
-        ["lab", "burst"],
-        ["replay"],
-        ["bench", "filter"],
-        ["bench", "quota"],
-        ["bench", "coldstart"],
-        ["bench", "history"],
-        ["quota", "show"],
-        ["quota", "check"],
-        ["certs", "create"],
-        ["certs", "patch"],
-        ["vendors"],
-        ["manifests"],
-    ):
-        shown = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"}).output
-        known |= set(re.findall(r"--[a-z][a-z-]+", shown))
+    known |= set(_options(get_command(app)))
     # Of other programs: kubectl. And a name that the drop-in takes by its pattern.
     known |= {"--validate", "--server", "--dcu-name"}
     named = {
