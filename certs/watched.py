@@ -110,7 +110,7 @@ class WatchedObject:
 
 
 def _decode(raw: bytes) -> JsonObject:
-    decoded = orjson.loads(raw)
+    decoded = orjson.loads(bytes(raw))  # of a list, it comes as a part of that
     if not isinstance(decoded, dict):
         raise ValueError(f"a {type(decoded).__name__} is no object")
     return decoded
