@@ -21,6 +21,7 @@ from devices.kube.feed import LedgerFeed
 from devices.ledger import Ledger
 from scheduler.election import ElectionApi
 from scheduler.errors import SchedulerError
+from scheduler.policies import unknown_defaults
 from scheduler.service import SchedulerApi, SchedulerService, new_lead
 from serving.drain import Drain
 from serving.health import add_health
@@ -93,7 +94,10 @@ class DropIn:
 
 
 def _books(settings: Settings, config: DeviceConfig) -> Ledger:
-    for notice in settings.notices:
+    for notice in (
+        *settings.notices,
+        *unknown_defaults(settings.gpu_scheduler_policy, settings.node_scheduler_policy),
+    ):
         _LOG.warning("%s", notice)
     return Ledger(config, settings.node_selector, settings.reservation_timeout_s, settings.quota_counts)
 

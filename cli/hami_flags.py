@@ -108,6 +108,12 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> S
             f"--node-lock-retry-timeout: {longest} instead of {asked}, so that a bind ends before its caller gives up"
         )
         given.node_lock_retry_timeout = _LONGEST_LOCK_WAIT_S
+    try:
+        given.node_lock_timeout = scheduler.config.lock_timeout_s(given.node_lock_timeout, environment)
+    except SettingsError as error:
+        # HAMi never looks at it, so whatever stands there has worked until now.
+        given.node_lock_timeout = scheduler.config.DEFAULT_LOCK_TIMEOUT_S
+        notices.append(f"{error}; {duration_text(given.node_lock_timeout)} instead")
     admission = AdmissionSettings(
         scheduler_name=given.scheduler_name,
         force_overwrite_default_scheduler=given.force_overwrite_default_scheduler,

@@ -12,7 +12,7 @@ from devices.kube.feed import LedgerFeed
 from devices.ledger import Ledger
 from scheduler.config import Settings, parse
 from scheduler.errors import SchedulerError
-from scheduler.policies import unknown_tokens
+from scheduler.policies import unknown_defaults
 from scheduler.service import SchedulerService, new_lead
 from serving.process import live, run_process
 
@@ -22,8 +22,8 @@ _LOG = logging.getLogger("scheduler")
 
 
 def _books(settings: Settings, config: DeviceConfig) -> Ledger:
-    for word in unknown_tokens(settings.gpu_scheduler_policy):
-        _LOG.warning("--gpu-scheduler-policy: unknown word %r acts as spread", word)
+    for warning in unknown_defaults(settings.gpu_scheduler_policy, settings.node_scheduler_policy):
+        _LOG.warning("%s", warning)
     return Ledger(config, settings.node_selector, settings.reservation_timeout_s, settings.quota_counts)
 
 

@@ -13,7 +13,7 @@ from scheduler.errors import SettingsError
 from serving.flags import add_bool_flag, duration, hyphened, value
 from serving.process import Ports, ProcessSettings, add_process_flags, process_settings
 
-__all__ = ["CALLER_TIMEOUT_S", "Settings", "add_flags", "fields", "parse"]
+__all__ = ["CALLER_TIMEOUT_S", "DEFAULT_LOCK_TIMEOUT_S", "Settings", "add_flags", "fields", "lock_timeout_s", "parse"]
 
 NODE_CHOICES = ("extender", "scheduler")
 NODE_LOCKS = ("auto", "always", "never")
@@ -254,8 +254,8 @@ def add_flags(parser: argparse.ArgumentParser, ports: Ports) -> None:
         add_bool_flag(more, flag, False, f"true is refused: {instead}")
 
 
-def _lock_timeout_s(given: float | None, environment: Mapping[str, str]) -> float:
-    """The flag, else the environment, else five minutes."""
+def lock_timeout_s(given: float | None, environment: Mapping[str, str]) -> float:
+    """The flag, else the environment, else five minutes. Raises `SettingsError` for a variable that is no duration."""
     if given is not None:
         return given
     text = environment.get(LOCK_TIMEOUT_VARIABLE, "")
@@ -287,7 +287,7 @@ def fields(given: argparse.Namespace, environment: Mapping[str, str]) -> dict[st
         gpu_scheduler_policy=given.gpu_scheduler_policy,
         node_choice=given.node_choice,
         node_lock=given.node_lock,
-        node_lock_timeout_s=_lock_timeout_s(given.node_lock_timeout, environment),
+        node_lock_timeout_s=lock_timeout_s(given.node_lock_timeout, environment),
         node_lock_wait_s=given.node_lock_wait,
         node_lock_retry_timeout_s=given.node_lock_retry_timeout,
         bind_timeout_s=given.bind_timeout,

@@ -9,7 +9,15 @@ from types import MappingProxyType
 
 from devices.model import CardState
 
-__all__ = ["CARD_POLICIES", "DEFAULT_CARD_POLICY", "NODE_POLICIES", "card_order", "policy_tokens", "unknown_tokens"]
+__all__ = [
+    "CARD_POLICIES",
+    "DEFAULT_CARD_POLICY",
+    "NODE_POLICIES",
+    "card_order",
+    "policy_tokens",
+    "unknown_defaults",
+    "unknown_tokens",
+]
 
 DEFAULT_CARD_POLICY = "spread"
 Key = Callable[[CardState, float], float]
@@ -61,6 +69,18 @@ def policy_tokens(policy: str) -> tuple[str, ...]:
 def unknown_tokens(policy: str) -> tuple[str, ...]:
     """Words that are no policy; they sort as `spread` (case counts)."""
     return tuple(word for word in policy_tokens(policy) if word not in CARD_POLICIES and word not in FILTER_WORDS)
+
+
+def unknown_defaults(card_policy: str, node_policy: str) -> tuple[str, ...]:
+    """A warning for each word of the two flags that is no policy, naming what it acts as."""
+    cards, nodes = ", ".join((*CARD_POLICIES, *sorted(FILTER_WORDS))), ", ".join(NODE_POLICIES)
+    found = tuple(
+        f"--gpu-scheduler-policy: {word!r} is unknown and acts as spread; known are {cards}"
+        for word in unknown_tokens(card_policy)
+    )
+    if node_policy.strip() in NODE_POLICIES:
+        return found
+    return (*found, f"--node-scheduler-policy: {node_policy!r} is unknown and acts as binpack; known are {nodes}")
 
 
 def _chain(policy: str, numa_bind: bool) -> tuple[Key, ...]:

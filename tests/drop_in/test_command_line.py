@@ -107,6 +107,14 @@ def test_the_environment_sets_the_lock_s_age_and_the_flag_wins() -> None:
     assert read(NODE_SELECTOR_USAGE="gpu") == read()
 
 
+def test_a_variable_that_hami_never_looked_at_does_not_keep_it_from_starting() -> None:
+    settings = read("--scheduler-name=x", HAMI_NODELOCK_EXPIRE="300")
+    assert settings.node_lock_timeout_s == 300
+    (notice,) = settings.notices
+    assert notice.startswith("$HAMI_NODELOCK_EXPIRE: '300' is not a duration: expected numbers with units")
+    assert notice.endswith("; 5m0s instead")
+
+
 WITHOUT_EFFECT = {
     "klog switch": (["--alsologtostderr"], "--alsologtostderr has no effect here"),
     "klog value": (["--log_dir=/var/log"], "--log-dir has no effect here"),
@@ -153,15 +161,13 @@ REFUSED = {
         r"--leader-elect: \$POD_NAME and \$POD_NAMESPACE must name the pod",
     ),
     "a name without its value": (["--dcu-name"], "--dcu-name: a value is missing: expected a resource name"),
-    "an unreadable expiry": ([], r"\$HAMI_NODELOCK_EXPIRE: 'soon' is not a duration"),
 }
 
 
 @pytest.mark.parametrize(("argv", "text"), REFUSED.values(), ids=REFUSED)
 def test_what_is_refused(argv: Sequence[str], text: str) -> None:
-    environment = {"HAMI_NODELOCK_EXPIRE": "soon"} if not argv else {}
     with pytest.raises(SettingsError, match=text):
-        parse(argv, environment)
+        parse(argv, {})
 
 
 @pytest.mark.parametrize("argv", [["--dcu"], ["--unknown=1"], ["--enable-biren"]])

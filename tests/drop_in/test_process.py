@@ -64,6 +64,7 @@ async def started(
             seen += line.decode()
         if more:
             assert f"{more[0]} has no effect" in seen
+            assert "--node-scheduler-policy: 'packed' is unknown and acts as binpack" in seen
         yield process, f"https://127.0.0.1:{found[1]}", f"http://127.0.0.1:{found[2]}"
     finally:
         if process.returncode is None:
@@ -86,7 +87,7 @@ async def test_what_is_under_way_at_sigterm_is_answered(tmp_path: Path) -> None:
     try:
         async with (
             asyncio.timeout(PATIENCE_S),
-            started(api, tmp_path, "--logtostderr") as (process, main, plain),
+            started(api, tmp_path, "--logtostderr", "--node-scheduler-policy=packed") as (process, main, plain),
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session,
         ):
 

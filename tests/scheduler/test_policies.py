@@ -4,7 +4,7 @@ import pytest
 
 from devices.model import CardState, NodeState
 from scheduler.evaluate import Fit, NotFit, evaluate, sort_scores
-from scheduler.policies import card_order, policy_tokens, unknown_tokens
+from scheduler.policies import card_order, policy_tokens, unknown_defaults, unknown_tokens
 from tests.builders import card, card_state, container_document, node, pod
 from tests.scheduler.builders import CONFIG, World, ask, uuids
 
@@ -140,3 +140,11 @@ def test_refusals_name_what_no_freed_card_would_change() -> None:
     few = world.filter(pod(container_document(gpu=2, gpumem=1)))
     assert isinstance(few.decision and few.decision.verdicts["n1"], NotFit)
     assert few.unresolvable == few.failed == {"n1": "NodeInsufficientDevice"}
+
+
+def test_defaults_that_are_no_policy_are_named_with_what_they_act_as() -> None:
+    assert unknown_defaults("numa, binpack", " spread") == ()
+    assert unknown_defaults("Numa,mutex", "packed") == (
+        "--gpu-scheduler-policy: 'Numa' is unknown and acts as spread; known are binpack, spread, numa, mutex, topology-aware",
+        "--node-scheduler-policy: 'packed' is unknown and acts as binpack; known are binpack, spread",
+    )

@@ -156,4 +156,4 @@ async def test_the_process_from_start_to_sigterm(
         await process
     assert "SIGTERM: shutting down" in caplog.text
     assert "unknown key nvidia.nonsense has no effect" in caplog.text
-    assert "--gpu-scheduler-policy: unknown word 'best' acts as spread" in caplog.text
+    assert "--gpu-scheduler-policy: 'best' is unknown and acts as spread" in caplog.text
