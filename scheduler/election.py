@@ -193,12 +193,12 @@ class Election:
             self._role_changed.set()
         if led and not leads:
             self._end_term()
-        if standing.phase is Phase.STAMPING and before.phase is not Phase.STAMPING:
-            self._taking_over = asyncio.create_task(
-                self._take_over(standing.term), name=f"take over, term {standing.term}"
-            )
-        elif before.phase is Phase.STAMPING and not leads and self._taking_over is not None:
+        stamped, stamps = (one.term if one.phase is Phase.STAMPING else None for one in (before, standing))
+        # A renewal while the stamp is on its way changes neither; what has come as far as leading ends by itself.
+        if stamped != stamps and stamped is not None and not leads and self._taking_over is not None:
             self._taking_over.cancel()
+        if stamped != stamps and stamps is not None:
+            self._taking_over = asyncio.create_task(self._take_over(stamps), name=f"take over, term {stamps}")
         if leads and not led:
             self._begin_term(standing.term)
 

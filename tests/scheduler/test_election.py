@@ -124,6 +124,22 @@ async def test_after_a_lease_that_ran_out_only_the_stamp_is_waited_for(one: Repl
     await until(one.leads)
 
 
+async def test_a_renewal_while_the_stamp_is_on_its_way_does_not_break_it_off(one: Replica, held: Held) -> None:
+    await role(one, "follower")
+    await one.hold("other_1")
+    await one.clock.advance(20)
+    one.api.faults.delay_changes("pods", 1, 2)  # label and stamp
+    await one.hold(acquired=1)
+    await one.clock.advance(1)
+    await one.hold(acquired=1)  # renewed
+    await soon()
+    assert one.election.refusal() == (
+        "this replica is taking over: it waits for the pod watch to show everything before that"
+    )
+    held.go.set()
+    await until(one.leads)
+
+
 async def test_another_host_whose_name_begins_alike_is_another(one: Replica) -> None:
     await one.hold("host-2_1")
     await one.clock.advance(20)
