@@ -1,10 +1,12 @@
 """The image: everything that is installed goes in, nothing builds in its last stage, and its user is the manifests' own."""
 
 import re
+import subprocess
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 import yaml
 
 from manifests.families import Families
@@ -14,6 +16,7 @@ from tests.test_package import packages, setup
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "Containerfile").read_text().replace("\\\n", " ")
 LINES = [line for line in TEXT.splitlines() if line and not line.startswith("#")]
+BIN = "/opt/slotwise/bin"
 BASE = "docker.io/library/python:3.11-slim@${PYTHON_DIGEST}"
 
 
@@ -56,10 +59,23 @@ def test_the_last_stage_builds_nothing_and_has_no_root() -> None:
 def test_only_the_drop_in_s_interpreter_has_a_capability() -> None:
     """Our own pods drop all capabilities, and the kernel refuses to start a file that carries one of them there."""
     [capable] = re.findall(r"setcap cap_net_bind_service=\+ep (\S+)", TEXT)
-    [wrapper] = re.findall(r"printf '(.*?)' > (\S+)", TEXT)
-    assert capable == "/opt/slotwise/bin/python-low-ports"
-    assert wrapper == (f'#!/bin/sh\\nexec {capable} -m cli.hami "$@"\\n', "/opt/slotwise/bin/scheduler")
+    assert capable == f"{BIN}/python-low-ports"
     assert (ROOT / "cli" / "hami.py").exists()
+
+
+@pytest.mark.parametrize("started", ["python-low-ports", "python"])
+def test_scheduler_takes_the_interpreter_that_may_be_started(started: str, tmp_path: Path) -> None:
+    """The one that may bind port 443, unless the kernel refuses to start it."""
+    [written] = re.findall(r"printf .*? > \S+/scheduler(?=\s)", TEXT)
+    subprocess.run(["sh", "-c", written.replace(BIN, str(tmp_path))], check=True)
+    for name in ("python-low-ports", "python"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
+        # What cannot be started ends with status 126 in a shell, whatever the reason.
+        (tmp_path / name).chmod(0o755 if name in ("python", started) else 0o644)
+    ran = subprocess.run(
+        ["sh", str(tmp_path / "scheduler"), "--scheduler-name=a b", "-v=4"], capture_output=True, text=True, check=True
+    )
+    assert (ran.stdout, ran.stderr) == (f"{started} -m cli.hami --scheduler-name=a b -v=4\n", "")
 
 
 def test_what_the_manifests_start_is_in_the_image() -> None:
