@@ -160,6 +160,8 @@ class Condition(msgspec.Struct, frozen=True, gc=False):
 
     type: str = ""
     status: str = ""
+    reason: str | None = None
+    message: str | None = None
 
 
 class PodStatus(msgspec.Struct, rename="camel", frozen=True):
@@ -231,7 +233,13 @@ class Pod(msgspec.Struct, frozen=True):
     @property
     def is_unschedulable(self) -> bool:
         """kube-scheduler has said `PodScheduled=False`."""
-        return any(c.type == "PodScheduled" and c.status == "False" for c in self.status.conditions or ())
+        scheduled = self.scheduled
+        return scheduled is not None and scheduled.status == "False"
+
+    @property
+    def scheduled(self) -> Condition | None:
+        """The condition `PodScheduled`, as kube-scheduler wrote it last."""
+        return next((c for c in self.status.conditions or () if c.type == "PodScheduled"), None)
 
 
 class NodeStatus(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from devices.kube.protocols import JsonObject
 from devices.kube.resources import NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
 from devices.objects import Pod
 from lab.amounts import same_amounts
+from lab.apiserver import ApiServerSettings
 from lab.audit import CardUsage, Violation, audit, usage_of
 from lab.backend import Backend
 from lab.embedded import EmbeddedBackend
@@ -44,12 +45,16 @@ class ClusterSettings:
     """Longest wait for anything that is expected to happen."""
     webhooks: int = 1
     """Replicas of the webhook, each with books of its own."""
+    api: ApiServerSettings = field(default_factory=ApiServerSettings)
+    """The embedded API server."""
     external: ExternalSettings | None = None
     """A control plane that is there already; None: the embedded one."""
 
     def new_backend(self) -> Backend:
         """A backend for one cluster."""
-        return ExternalBackend(self.external) if self.external else EmbeddedBackend(self.backoff, self.webhooks)
+        return (
+            ExternalBackend(self.external) if self.external else EmbeddedBackend(self.backoff, self.webhooks, self.api)
+        )
 
 
 class _ScoredCard(msgspec.Struct):
@@ -91,7 +96,8 @@ class Cluster:
         vendors = self.ledger.config.vendors
         self.kubelet = Kubelet(await backend.new_client(stack, "kubelet/lab"), self.pods, self.nodes, vendors)
         await backend.start_scheduler(stack, self.pods, self.nodes)
-        heartbeats = Heartbeats(self.client, self.nodes) if backend.borrowed else None
+        external = self.settings.external
+        heartbeats = Heartbeats(self.client, self.nodes, external.plugin_heartbeats) if external else None
         for part in (self.nodes, self.pods, self.kubelet):
             await part.start()
             stack.push_async_callback(part.stop)

@@ -8,7 +8,7 @@ from typing import Final
 from devices.kube.client import ClientSettings, KubeClient
 from devices.kube.config import explicit_access
 from devices.ledger import ADMITTED, Ledger
-from lab.apiserver.server import ApiServer
+from lab.apiserver.server import ApiServer, ApiServerSettings
 from lab.families import every_family
 from lab.follow import Followed, SeenNode, SeenPod
 from lab.kube_scheduler import KubeScheduler, KubeSchedulerSettings
@@ -30,8 +30,8 @@ class EmbeddedBackend:
     borrowed = False
     strangers: tuple[str, ...] = ()
 
-    def __init__(self, backoff: Backoff, webhooks: int = 1) -> None:
-        self.api = ApiServer()
+    def __init__(self, backoff: Backoff, webhooks: int = 1, api: ApiServerSettings | None = None) -> None:
+        self.api = ApiServer(api or ApiServerSettings())
         self.ledger = Ledger(every_family(), quota_counts=ADMITTED)
         self.ledgers: tuple[Ledger, ...] = (self.ledger,)
         self._backoff = backoff

@@ -39,6 +39,9 @@ class ExternalSettings:
     lag_s: float = 0.5
     """How much later than the lab any other process of the cluster may see a change."""
 
+    plugin_heartbeats: bool = True
+    """Whether device plugins give signs of life, which make kube-scheduler try refused pods again."""
+
 
 class _Nodes(msgspec.Struct):
     items: list[NodeAsFound]

@@ -1,8 +1,7 @@
 """Signs of life of the lab's nodes, as kubelet and device plugin give them.
 
 Without the kubelet's a real cluster takes a node for dead after less than a minute. A device plugin's, which change an annotation,
-are what makes kube-scheduler try refused pods again: one that it offers in the moment between a pod's end and the arrival of that
-news at Slotwise is refused, and would wait for the next change of anything.
+make kube-scheduler try refused pods again.
 """
 
 import asyncio
@@ -29,9 +28,13 @@ _DURATION_S: Final = 40
 
 
 class Heartbeats:
-    """Renews every node's Lease and annotation from `start` to `stop`. Follows `nodes`, which others start, later than this is made."""
+    """Renews every node's Lease, and with `plugins` its annotation, from `start` to `stop`.
 
-    def __init__(self, client: KubeClient, nodes: Followed[SeenNode]) -> None:
+    Follows `nodes`, which others start, later than this is made.
+    """
+
+    def __init__(self, client: KubeClient, nodes: Followed[SeenNode], plugins: bool) -> None:
+        self._plugins = plugins
         self._client = client
         self._nodes = nodes
         self._task: asyncio.Task[None] | None = None
@@ -67,7 +70,8 @@ class Heartbeats:
 
     async def _renew(self, seen: SeenNode) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        await self._client.patch_node(seen.key, {"metadata": {"uid": seen.uid, "annotations": {PUBLISHED: now}}})
+        if self._plugins:
+            await self._client.patch_node(seen.key, {"metadata": {"uid": seen.uid, "annotations": {PUBLISHED: now}}})
         # Owned by the node, so that it goes with it.
         owner = {"apiVersion": "v1", "kind": "Node", "name": seen.key, "uid": seen.uid}
         lease: JsonObject = {

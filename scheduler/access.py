@@ -23,7 +23,8 @@ def accesses(settings: Settings, namespace: str) -> frozenset[Access]:
 
 def _accesses(settings: Settings, namespace: str) -> Iterator[Access]:
     yield from FEED
-    # Its own pod is touched to prove that the watch is fresh; pods that wait are touched when cards come free.
+    # Its own pod is touched to prove that the watch is fresh; pods that wait are touched when cards come free, and bound
+    # ones labelled where the Binding did not.
     yield from METHODS["patch_pod"]
     # What a Binding whose reply was lost has done, whose lock is old, and what the node of a lock says now.
     yield from METHODS["get_pod"]

@@ -1,6 +1,7 @@
 """The extender's settings, and reading them from the command line (HAMi v2.10's flag names where one exists)."""
 
 import argparse
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,8 @@ class Settings(ProcessSettings):
     """Also the gauges' names from before HAMi 2.10."""
     metrics_max_series: int = 0
     """Most series of cards, pods and quotas on a metrics page; 0: all there are."""
+    retry_waiting: float = 20.0
+    """Most refused pods a second that kube-scheduler is asked to try again once room was made for them; 0: none."""
     event_nodes: int = 100
     """Up to this many offered nodes the Event of a placement lists all that fit."""
     decisions_kept: int = 512
@@ -114,9 +117,10 @@ class Settings(ProcessSettings):
             ("--event-nodes", self.event_nodes),
             ("--decisions-kept", self.decisions_kept),
             ("--metrics-max-series", self.metrics_max_series),
+            ("--retry-waiting", self.retry_waiting),
         ):
-            if number < 0:
-                raise SettingsError(f"{flag}: {number} is not accepted: expected 0 or more")
+            if not 0 <= number < math.inf:
+                raise SettingsError(f"{flag}: {number:g} is not accepted: expected 0 or more")
 
     def _check_election(self) -> None:
         for flag, text, which in (
@@ -187,6 +191,14 @@ def add_flags(parser: argparse.ArgumentParser, ports: Ports) -> None:
         default=5.0,
         metavar="DURATION",
         help="of one Binding request (default 5s)",
+    )
+    placing.add_argument(
+        "--retry-waiting",
+        type=float,
+        default=20.0,
+        metavar="N",
+        help="touch at most N refused pods a second once there is room for them, so that kube-scheduler tries them again;"
+        " 0: none (default 20)",
     )
     placing.add_argument(
         "--event-nodes", type=int, default=100, metavar="N", help="list all fitting nodes up to N offered (default 100)"
@@ -297,6 +309,7 @@ def fields(given: argparse.Namespace, environment: Mapping[str, str]) -> dict[st
         legacy_metrics=given.legacy_metrics,
         metrics_max_series=given.metrics_max_series,
         event_nodes=given.event_nodes,
+        retry_waiting=given.retry_waiting,
         decisions_kept=given.decisions_kept,
         leader_elect=given.leader_elect,
         leader_elect_resource_name=given.leader_elect_resource_name,

@@ -3,7 +3,7 @@
 `now_s` is given by the caller, so that a recorded history replays the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from devices.errors import MalformedValue, WeightsError
@@ -134,6 +134,23 @@ class Engine:
             decision=decision,
             outcome="fit" if fitting else "nofit",
         )
+
+    def likeness(self, pod: Pod) -> Hashable:
+        """Equal for pods of which all or none fit; a pod whose request cannot be read is like no other."""
+        try:
+            shape = ask_of(pod, self.ledger.config, self._defaults, self.ledger).shape
+        except (MalformedValue, WeightsError):
+            return pod.uid
+        return (pod.namespace, facts_of(pod), shape)
+
+    def could_fit(self, pod: Pod, names: Sequence[str] | None) -> bool:
+        """Whether a filter call with these nodes (None: all) would find one; nothing is reserved, recorded or given up for it."""
+        try:
+            ask = ask_of(pod, self.ledger.config, self._defaults, self.ledger)
+        except (MalformedValue, WeightsError):
+            return False
+        offered = tuple(self.ledger.node_names()) if names is None else names
+        return ask.request.asks and bool(offered) and self._decide(ask, pod, offered).fit is not None
 
     def place(self, pod: Pod, node: str, now_s: float) -> Reservation | Filtered:
         """Reserve cards on exactly this node, for a bind whose reservation is gone or on another node."""

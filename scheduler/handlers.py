@@ -94,6 +94,7 @@ class ExtenderHandlers:
         *,
         node_choice: str,
         event_nodes: int,
+        answered: Callable[[Pod, Filtered], None],
     ) -> None:
         self._engine = engine
         self._binder = binder
@@ -104,6 +105,7 @@ class ExtenderHandlers:
         self._lead = lead
         self._choose = engine.filter if node_choice == "extender" else engine.feasible
         self._event_nodes = event_nodes
+        self._answered = answered
 
     def routes(self) -> Sequence[web.RouteDef]:
         """`/filter`, `/prioritize` and `/bind`."""
@@ -159,6 +161,7 @@ class ExtenderHandlers:
     def _decide(self, args: FilterArgs) -> Filtered:
         names = args.names if args.nodes is None else [node.name for node in args.nodes]
         filtered = self._choose(args.pod, names or (), self._clock.now())
+        self._answered(args.pod, filtered)
         self._events.later(lambda: self._say(args.pod, filtered))
         return filtered
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry
 
 from devices.kube.feed import LedgerFeed
-from devices.kube.protocols import EventWriter
+from devices.kube.protocols import EventWriter, PodPatcher
 from devices.ledger import Ledger
 from scheduler.app import extender_app, plain_app
 from scheduler.ask import Defaults
@@ -21,10 +21,12 @@ from scheduler.engine import Engine
 from scheduler.events import EventBudget, Events
 from scheduler.handlers import ExtenderHandlers, Synced, ViewHandlers
 from scheduler.handshake import Handshake
+from scheduler.labels import Labels
 from scheduler.lead import AlwaysLeads, Lead
 from scheduler.metrics import DecisionMetrics, show_build
 from scheduler.metrics_page import LedgerPage
 from scheduler.nodelock import LockSettings, NodeLocks, lock_formats
+from scheduler.retry import Retry
 from scheduler.ring import Ring
 from serving.drain import Drain
 from serving.metrics import RequestMetrics
@@ -36,7 +38,7 @@ __all__ = ["SchedulerApi", "SchedulerService", "new_lead"]
 _SWEEP_EVERY_S = 15.0
 
 
-class SchedulerApi(BindApi, EventWriter, Protocol):
+class SchedulerApi(BindApi, EventWriter, PodPatcher, Protocol):
     """What the extender asks of the API server; `devices.kube.client.KubeClient` has it."""
 
 
@@ -83,9 +85,17 @@ class SchedulerService:
         self._handshake = Handshake(
             ledger, client, clock, ledger.config.vendors, settings.handshake, lambda: lead.leads
         )
-        lead.promoted += [self._new_term, self._handshake.look_again]
-        lead.demoted.append(self._new_term)
+        self._labels = Labels(ledger, client, clock, lead)
+        self._retry = Retry(self.engine, client, clock, lead, settings.retry_waiting, self.registry)
+        lead.promoted += [
+            self._new_term,
+            self._handshake.look_again,
+            self._labels.look_again,
+            self._retry.look_again,
+        ]
+        lead.demoted += [self._new_term, self._retry.forget_all]
         if feed is not None:
+            feed.pod_changed.append(self._labels.pod_changed)
             feed.node_changed += [self._locks.node_changed, self._handshake.node_changed]
             feed.node_gone.append(self._locks.node_changed)
         requests = RequestMetrics(self.registry)
@@ -99,6 +109,7 @@ class SchedulerService:
             lead,
             node_choice=settings.node_choice,
             event_nodes=settings.event_nodes,
+            answered=self._retry.answered,
         )
         show_build(self.registry)
         self._extender_app = extender_app(extender, requests)
@@ -140,7 +151,9 @@ class SchedulerService:
         """Begin what runs beside the requests."""
         self._events.start()
         self._handshake.start()
-        self._tasks = [asyncio.create_task(self._sweep())]
+        self._labels.start()
+        self._retry.start()
+        self._tasks = [asyncio.create_task(self._sweep()), asyncio.create_task(self._first_look())]
         await self.lead.start()
         if self._tls is not None:
             self._tasks.append(asyncio.create_task(self._tls.watch()))
@@ -155,6 +168,8 @@ class SchedulerService:
         await self.lead.stop()
         await self._binder.stop()
         await self._handshake.stop()
+        await self._retry.stop()
+        await self._labels.stop()
         await self._events.stop()
 
     def _behind(self) -> str | None:
@@ -166,6 +181,10 @@ class SchedulerService:
 
     def _new_term(self) -> None:
         self._ledger.new_term()
+
+    async def _first_look(self) -> None:
+        await self._complete()
+        self._retry.look_again()
 
     async def _sweep(self) -> None:
         """Locks whose owner cannot need them any more do not have to wait for their expiry."""

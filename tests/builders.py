@@ -228,13 +228,13 @@ def pod(
     node: str = "",
     phase: str = "",
     version: int = 1,
-    unschedulable: bool = False,
+    unschedulable: bool | str = False,
     terminating: bool = False,
     exit_codes: Mapping[str, int] = MappingProxyType({}),
 ) -> Pod:
     """A pod; without containers it has one that asks for 1000 MiB of one card.
 
-    `node` binds it, `version` is its resourceVersion, `exit_codes` are those of init containers that have ended.
+    `node` binds it, `version` is its resourceVersion, `unschedulable` may be kube-scheduler's message, `exit_codes` are those of init containers that have ended.
     """
     metadata: Document = {"name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
     if namespace is not None:
@@ -252,7 +252,8 @@ def pod(
     if phase:
         status["phase"] = phase
     if unschedulable:
-        status["conditions"] = [{"type": "PodScheduled", "status": "False"}]
+        message = {"message": unschedulable} if isinstance(unschedulable, str) else {}
+        status["conditions"] = [{"type": "PodScheduled", "status": "False", **message}]
     if exit_codes:
         status["initContainerStatuses"] = [
             {"name": ended, "state": {"terminated": {"exitCode": code}}} for ended, code in exit_codes.items()

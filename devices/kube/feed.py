@@ -38,9 +38,10 @@ def _revision(pod: Pod) -> int:
 
 
 class _Pods:
-    def __init__(self, ledger: Ledger, now: Callable[[], float]) -> None:
+    def __init__(self, ledger: Ledger, now: Callable[[], float], changed: Sequence[Listener]) -> None:
         self._ledger = ledger
         self._now = now
+        self._changed = changed
         self._problems: dict[str, str] = {}
         self._left_out: dict[str, None] = {}
         """Pods that the books have no place for: plain ones, and such as have finished."""
@@ -66,6 +67,8 @@ class _Pods:
             self._left_out[item.uid] = None
         else:
             self._left_out.pop(item.uid, None)
+            for listener in self._changed:
+                listener(item.uid)
         problem = self._ledger.pod_problems().get(item.uid, "")
         if problem != self._problems.pop(item.uid, ""):
             _LOG.warning("%s", problem or f"pod {item.namespace}/{item.name}: its allocation can be read again")
@@ -184,6 +187,8 @@ class LedgerFeed:
         self._ledger = ledger
         self._now = now
         self._expire_every_s = expire_every_s
+        self.pod_changed: list[Listener] = []
+        """Called with a pod's UID after each change of it, if the books have a place for it."""
         self.node_changed: list[Listener] = []
         """Called with a node's name after each change of it."""
         self.node_gone: list[Listener] = []
@@ -194,7 +199,7 @@ class LedgerFeed:
         metrics, settings = ReflectorMetrics(registry), settings or ReflectorSettings()
         self.watch_metrics = metrics
         """For further watches of the process."""
-        pods_consumer = _Pods(ledger, now)
+        pods_consumer = _Pods(ledger, now, self.pod_changed)
         pods = Reflector(client, PODS, decode_pod, pods_consumer, settings, metrics=metrics)
         pods_consumer.watched_to = lambda: pods.resource_version
         nodes_consumer = _Nodes(ledger, self.node_changed, self.node_gone)

@@ -17,7 +17,7 @@ from devices.ledger.nodes import NodeBooks
 from devices.ledger.reading import decode_allocation, revision
 from devices.ledger.values import ADMITTED, PLACED, Charged, Holding, Phase, Reservation
 from devices.model import NO_CHARGE, Allocation, Charge, Entry, MigReservation
-from devices.objects import Pod
+from devices.objects import Pod, Quota
 from devices.quota import UnplacedCharge, unplaced_charge
 from devices.requests import PodRequest, pod_request, roles
 from devices.scopes import facts_of
@@ -129,6 +129,8 @@ class Ledger(NodeBooks, CostBooks):
             and reservation.phase is Phase.HELD
             and pod.is_unschedulable
             and revision(pod) > reservation.revision
+            # A newer pod that says what it said to the filter was changed by somebody else: ourselves, when we touch it, for one.
+            and pod.scheduled != reservation.scheduled
         ):
             book.reservation = None
         if pod.bound_node:
@@ -309,9 +311,21 @@ class Ledger(NodeBooks, CostBooks):
                 del self._tenants[before.node]
         if after is not None:
             self._tenants.setdefault(after.node, {})[uid] = after.tenancy
+        if before is not None and (after is None or after.node != before.node or after.tenancy != before.tenancy):
+            self.room.on_node(before.node)
         book.holding = after
         for name in {holding.node for holding in (before, after) if holding is not None}:
             self._touch(name)
+
+    def put_quota(self, quota: Quota) -> None:
+        """A ResourceQuota as it is now."""
+        super().put_quota(quota)
+        self.room.in_namespace(quota.namespace)
+
+    def delete_quota(self, namespace: str, name: str) -> None:
+        """A ResourceQuota that is gone."""
+        super().delete_quota(namespace, name)
+        self.room.in_namespace(namespace)
 
     # What pods cost
 
@@ -357,6 +371,8 @@ class Ledger(NodeBooks, CostBooks):
         if before is after:
             return
         self._set_charged(uid, book.pod.namespace, before, after)
+        if before is not None and book.pod.namespace in self._quotas and before.is_more_than(after):
+            self.room.in_namespace(book.pod.namespace)
         book.charged = after
 
     def charged(self, uid: str) -> Charged | None:
@@ -373,7 +389,7 @@ class Ledger(NodeBooks, CostBooks):
         if book is None:
             book = self._pods[pod.uid] = _PodBook(pod, now_s)
         book.answered = True
-        book.reservation = Reservation(pod.uid, node, allocation, now_s, revision(pod))
+        book.reservation = Reservation(pod.uid, node, allocation, now_s, revision(pod), scheduled=pod.scheduled)
         self._settle(pod.uid, book)
         return book.reservation
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from devices.config import DeviceConfig
 from devices.errors import QuantityError, RegistrationError
 from devices.keys import CORDON
+from devices.ledger.room import Room
 from devices.mig import is_mig
 from devices.model import Card, NodeState
 from devices.objects import Node
@@ -52,6 +53,8 @@ class NodeBooks:
         self._nodes: dict[str, _NodeBook] = {}
         self._tenants: dict[str, dict[str, Tenancy]] = {}
         self._version = 0
+        self.room = Room()
+        """Where cards or quota came free."""
         self._changes: deque[tuple[int, str]] = deque(maxlen=_CHANGES_KEPT)
         self._kinds: dict[str, tuple[Card, ...]] = {}
         self._most: dict[str, int] = {}
@@ -85,6 +88,7 @@ class NodeBooks:
                 **{(card.vendor, card.uuid): card for card in cards if card.vendor in self._needing_cards},
             },
         )
+        self.room.on_node(node.name)
         self._cards_changed(node.name)
 
     def delete_node(self, name: str) -> None:

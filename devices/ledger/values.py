@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from devices.model import Allocation, Charge, MigReservation
+from devices.model import NO_CHARGE, Allocation, Charge, MigReservation
+from devices.objects import Condition
 from devices.scopes import ScopeFacts
 from devices.usage import Tenancy
 
@@ -38,6 +39,8 @@ class Reservation:
     revision: int
     """resourceVersion of the pod that the filter saw."""
     phase: Phase = Phase.HELD
+    scheduled: Condition | None = None
+    """What the pod that the filter saw said of its scheduling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +61,10 @@ class Charged:
 
     charges: Mapping[str, Charge]
     facts: ScopeFacts
+
+    def is_more_than(self, other: "Charged | None") -> bool:
+        """Whether anything is given back where this becomes `other`."""
+        if other is None or other.facts != self.facts:
+            return True
+        left = ((charge, other.charges.get(key, NO_CHARGE)) for key, charge in self.charges.items())
+        return any(charge.peak(after) != after for charge, after in left)

@@ -48,11 +48,12 @@ def require_bindable(namespace: str, pod: Version, binding_meta: JsonObject) -> 
         raise errors.conflict(PODS, meta["name"], why, subresource="binding")
 
 
-def bound_pod(pod: JsonObject, binding: JsonObject, now: str) -> JsonObject:
-    """Return the pod on its node, with the Binding's annotations and labels and the condition PodScheduled."""
+def bound_pod(pod: JsonObject, binding: JsonObject, now: str, *, with_labels: bool) -> JsonObject:
+    """Return the pod on its node, with the Binding's annotations (and labels: from Kubernetes 1.35 on) and the condition PodScheduled."""
     brought, meta = metadata(binding), metadata(pod)
     merged = {
-        sort: {**mapping(meta.get(sort)), **mapping(brought.get(sort))} or None for sort in ("annotations", "labels")
+        sort: {**mapping(meta.get(sort)), **mapping(brought.get(sort))} or None
+        for sort in ("annotations", *(("labels",) if with_labels else ()))
     }
     status = {key: value for key, value in mapping(pod.get("status")).items() if key != "nominatedNodeName"}
     scheduled = {

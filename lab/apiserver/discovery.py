@@ -8,6 +8,12 @@ from .resources import RESOURCES, Resource, group_versions
 HEALTH_PATHS = frozenset({"/healthz", "/readyz", "/livez"})
 
 
+def release(git_version: str) -> tuple[int, int]:
+    """Return major and minor of a version such as `v1.37.2`."""
+    major, minor = git_version.lstrip("v").split(".")[:2]
+    return int(major), int(minor)
+
+
 def document(path: str, git_version: str) -> JsonObject | None:
     """Return the discovery document at a path, or None.
 
@@ -16,8 +22,8 @@ def document(path: str, git_version: str) -> JsonObject | None:
         git_version: such as `v1.37.2`.
     """
     if path == "/version":
-        major, minor = git_version.lstrip("v").split(".")[:2]
-        return {"major": major, "minor": minor, "gitVersion": git_version, "platform": "lab"}
+        major, minor = release(git_version)
+        return {"major": str(major), "minor": str(minor), "gitVersion": git_version, "platform": "lab"}
     if path == "/api":
         return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
     if path == "/apis":

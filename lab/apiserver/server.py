@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from aiohttp import web
 
-from . import bootstrap
+from . import bootstrap, discovery
 from .admission import Admission, AdmissionCounts
 from .calls import WebhookCaller
 from .documents import JsonObject, metadata
@@ -23,6 +23,8 @@ from .resources import RESOURCES, Resource
 from .store import Change, Store
 from .watch import Sleep, WatchHub
 from .writes import Writer
+
+_BINDING_LABELS = (1, 35)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class ApiServerSettings:
     bookmark_interval_s: float = 60.0
     max_body_bytes: int = 3 * 1024 * 1024
     git_version: str = "v1.37.2"
-    """The version clients are told."""
+    """The version clients are told; before 1.35 a Binding's labels do not go into the pod."""
 
 
 class ApiServer:
@@ -76,7 +78,13 @@ class ApiServer:
             FrontendSettings(settings.git_version, settings.bookmark_interval_s, settings.max_body_bytes),
             self._store,
             Reader(self._store, self.faults),
-            Writer(self._store, self._admission, now, rng or random.Random()),
+            Writer(
+                self._store,
+                self._admission,
+                now,
+                rng or random.Random(),
+                discovery.release(settings.git_version) >= _BINDING_LABELS,
+            ),
             self._hub,
             self.faults,
             tokens,

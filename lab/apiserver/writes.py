@@ -46,13 +46,22 @@ class Writer:
         admission: who is asked.
         now: the time for creation, deletion and conditions.
         rng: source of generated names.
+        binding_labels: whether a Binding's labels go into the pod.
     """
 
-    def __init__(self, store: Store, admission: Admission, now: Callable[[], datetime], rng: random.Random) -> None:
+    def __init__(
+        self,
+        store: Store,
+        admission: Admission,
+        now: Callable[[], datetime],
+        rng: random.Random,
+        binding_labels: bool,
+    ) -> None:
         self._store = store
         self._admission = admission
         self._now = now
         self._rng = rng
+        self._binding_labels = binding_labels
 
     async def create(self, target: Target, caller: Caller, obj: JsonObject) -> Written:
         """Store a new object.
@@ -147,7 +156,7 @@ class Writer:
         return await self._replace(target, caller, patched, "PatchOptions")
 
     async def bind(self, target: Target, caller: Caller, binding: JsonObject) -> Written:
-        """Assign a pod to a node; the Binding's annotations and labels go into the pod, unchecked.
+        """Assign a pod to a node; the Binding's annotations, and on newer servers its labels, go into the pod, unchecked.
 
         Args:
             target: pods/binding with the pod's name, or `bindings` without.
@@ -176,7 +185,7 @@ class Writer:
         if pod is None:
             raise errors.not_found(PODS, name)
         require_bindable(target.namespace, pod, metadata(mutated))
-        bound = bound_pod(pod.obj, mutated, self._timestamp())
+        bound = bound_pod(pod.obj, mutated, self._timestamp(), with_labels=self._binding_labels)
         if not caller.dry_run:
             self._store.put(PODS, pod.key, bound)
         status: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}

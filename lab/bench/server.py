@@ -60,6 +60,9 @@ class Taker:
     async def patch_node(self, name: str, body: JsonObject) -> JsonObject:
         return {}
 
+    async def patch_pod(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
+        return {}
+
 
 async def _end_of_input(stop: asyncio.Event) -> None:
     await asyncio.to_thread(sys.stdin.read)

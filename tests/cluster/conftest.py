@@ -11,6 +11,7 @@ _ON_IT = (
     "test_drop_in.py",
     "test_main_job.py",
     "test_manifests.py",
+    "test_waiting_pods.py",
     "test_webhook_down.py",
 )
 collect_ignore = [] if chosen_minor() else list(_ON_IT)

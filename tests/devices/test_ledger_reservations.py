@@ -188,3 +188,21 @@ def test_a_new_term_keeps_what_may_still_be_bound(ledger: Ledger, phase: Phase) 
     ledger.set_phase("uid-a", phase)
     assert ledger.new_term() == ()
     assert (used(ledger), charged(ledger)) == FULL
+
+
+def test_a_newer_version_that_says_what_the_filter_saw_releases_nothing() -> None:
+    """Somebody has changed another part of the pod; kube-scheduler has said nothing new."""
+    ledger = Ledger(nvidia_config())
+    ledger.put_node(node("n1", card("GPU-a")))
+    ledger.reserve(pod(version=5, unschedulable=True), "n1", ONE, 100)
+    touched = pod(version=6, unschedulable=True, annotations={"slotwise.io/retry": "now"})
+    ledger.put_pod(touched, 101)
+    assert (used(ledger), charged(ledger)) == FULL
+
+
+def test_another_reason_for_waiting_releases_the_cards() -> None:
+    ledger = Ledger(nvidia_config())
+    ledger.put_node(node("n1", card("GPU-a")))
+    ledger.reserve(pod(version=5, unschedulable=True), "n1", ONE, 100)
+    ledger.put_pod(pod(version=6, unschedulable="another reason"), 101)
+    assert (used(ledger), charged(ledger)) == NOTHING

@@ -12,6 +12,7 @@ import msgspec
 from devices.config import DeviceConfig
 from devices.kube.errors import (
     Conflict,
+    Invalid,
     KubeError,
     NotFound,
     OutcomeUnknown,
@@ -179,6 +180,20 @@ class Api:
             return self.pods[namespace, name]
 
         return await self._call("get_pod", deed)
+
+    async def patch_pod(self, namespace: str, name: str, body: JsonObject) -> JsonObject:
+        def deed() -> Any:
+            if (namespace, name) not in self.pods:
+                raise NotFound(404, "NotFound", f'pods "{name}" not found')
+            before, meta = self.pods[namespace, name], body["metadata"]
+            assert isinstance(meta, dict)
+            if meta.get("uid") not in (None, before["metadata"]["uid"]):
+                raise Invalid(422, "Invalid", f'pods "{name}": metadata.uid: field is immutable')
+            self.bodies.append(body)
+            self.put_pod(merge_patch(before, body))
+            return self.pods[namespace, name]
+
+        return await self._call("patch_pod", deed)
 
     async def get_node(self, name: str) -> JsonObject:
         def deed() -> Any:

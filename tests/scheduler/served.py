@@ -27,6 +27,7 @@ class Feed:
 
     def __init__(self, why: str | None = None) -> None:
         self.why = why
+        self.pod_changed: list[Callable[[str], None]] = []
         self.node_changed: list[Callable[[str], None]] = []
         self.node_gone: list[Callable[[str], None]] = []
         self._synced = asyncio.Event()

@@ -13,13 +13,15 @@ import aiohttp
 import pytest
 
 from devices.ledger import Ledger
+from devices.objects import pod_of
 from lab.apiserver import ApiServer
 from lab.nodes import CardSpec, NodeSpec, node_document
 from scheduler.__main__ import serve
 from scheduler.config import Settings, parse
+from scheduler.retry import RETRY
 from scheduler.service import SchedulerService
 from serving.errors import TlsFilesError
-from tests.builders import card, node, pod
+from tests.builders import allocated, card, entry, node, pod
 from tests.scheduler.builders import CONFIG, LOCK, NOW, Api, settle
 from tests.scheduler.served import LOCAL, Feed, filter_args, served
 from tests.serving.running import Tls, running, until
@@ -157,3 +159,41 @@ async def test_the_process_from_start_to_sigterm(
     assert "SIGTERM: shutting down" in caplog.text
     assert "unknown key nvidia.nonsense has no effect" in caplog.text
     assert "--gpu-scheduler-policy: 'best' is unknown and acts as spread" in caplog.text
+
+
+async def test_a_pod_refused_a_moment_before_its_room_is_seen_is_touched() -> None:
+    async with served(node("n1", card("a", memory_mib=1500))) as service:
+        service.put_pod(pod(name="tenant", node="n1", annotations=allocated(((entry("a", 1000),),))))
+        waits = pod_of(service.put_pod(pod(name="waits", unschedulable=True)))
+        assert (await service.post("/filter", filter_args(waits, "n1")))[1]["NodeNames"] is None
+        service.ledger.delete_pod("uid-tenant")
+
+        async def touched() -> bool:
+            return RETRY in (service.api.pods["default", "waits"]["metadata"].get("annotations") or {})
+
+        await until(touched)
+        page = (await service.get("/metrics"))[1]
+        assert "slotwise_waiting_pods 1.0" in page
+        assert 'slotwise_waiting_pods_touched_total{outcome="sent"} 1.0' in page
+
+
+async def test_who_waits_at_the_start_is_looked_after_once_the_books_are_complete() -> None:
+    feed = Feed("the pods are not listed yet")
+    async with served(feed=feed) as service:
+        service.put_pod(pod(name="waits", unschedulable=True))
+        feed.complete()
+
+        async def waits() -> bool:
+            return "slotwise_waiting_pods 1.0" in (await service.get("/metrics"))[1]
+
+        await until(waits)
+
+
+async def test_a_bound_pod_without_its_label_gets_it_when_the_watch_shows_it() -> None:
+    feed = Feed()
+    async with served(node("n1", card("a")), feed=feed) as service:
+        service.put_pod(pod(node="n1", annotations=allocated(((entry("a"),),))))
+        for listener in feed.pod_changed:
+            listener("uid-a")
+        await settle()
+        assert service.api.pods["default", "a"]["metadata"]["labels"] == {"hami.io/vgpu-node": "n1"}

@@ -19,7 +19,19 @@ from devices.kube.seen import SeenObject
 from devices.ledger import Ledger
 from devices.objects import Node, Quota, quota_of
 from lab.apiserver import ApiServer
-from tests.builders import ALLOCATED, REGISTER, allocated, card, entry, node, nvidia_config, pod, quota, registration
+from tests.builders import (
+    ALLOCATED,
+    REGISTER,
+    allocated,
+    card,
+    container_document,
+    entry,
+    node,
+    nvidia_config,
+    pod,
+    quota,
+    registration,
+)
 
 EXPIRED = "slotwise_reservations_expired_total"
 
@@ -206,7 +218,8 @@ class Books:
         self.ledger = Ledger(nvidia_config())
         self.changed: list[str] = []
         self.gone: list[str] = []
-        self.pods = _Pods(self.ledger, lambda: 0.0)
+        self.changed_pods: list[str] = []
+        self.pods = _Pods(self.ledger, lambda: 0.0, [self.changed_pods.append])
         self.nodes = _Nodes(self.ledger, [self.changed.append], [self.gone.append])
         self.quotas = _Quotas(self.ledger)
 
@@ -315,3 +328,12 @@ class TestReported:
         assert [r.getMessage() for r in caplog.records] == [
             "ResourceQuota default/q: limits.nvidia.com/gpumem: '1.5' is not a whole number and limits nothing"
         ]
+
+
+def test_listeners_hear_of_pods_that_the_books_have_a_place_for() -> None:
+    books = Books()
+    books.pods.put(pod())
+    books.pods.put(pod(container_document(), name="plain"))
+    books.pods.replace([pod(version=2)])
+    books.pods.put(pod(version=3, phase="Succeeded"))
+    assert books.changed_pods == ["uid-a", "uid-a"]
