@@ -86,12 +86,15 @@ class ControlPlane:
     """Runs from `start` to `stop`, or as a context manager. Logs, keys and data are in `folder`.
 
     `users` are those besides the administrator and Kubernetes' own processes that need a token from the start; whoever
-    comes later is a service account.
+    comes later is a service account. `service_range` has the addresses of Services: of 127/8 for somebody who plays kube-proxy.
     """
 
-    def __init__(self, programs: Programs, folder: Path, users: Sequence[User] = ()) -> None:
+    def __init__(
+        self, programs: Programs, folder: Path, users: Sequence[User] = (), service_range: str = "10.0.0.0/24"
+    ) -> None:
         self.programs = programs
         self.folder = folder
+        self._service_range = service_range
         self._tokens = {user.name: secrets.token_hex(16) for user in (ADMIN, _CONTROLLERS, _SCHEDULER, *users)}
         self._users = (ADMIN, _CONTROLLERS, _SCHEDULER, *users)
         self._stack = ExitStack()
@@ -201,7 +204,7 @@ class ControlPlane:
             "--authorization-mode=RBAC",
             "--service-account-issuer=https://kubernetes.default.svc",
             *(f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
-            "--service-cluster-ip-range=10.0.0.0/24",
+            f"--service-cluster-ip-range={self._service_range}",
             "--endpoint-reconciler-type=none",  # loopback cannot be an endpoint
             "--allow-privileged",
             *(f"--audit-policy-file={self.folder / 'audit.yaml'}", f"--audit-log-path={self.audit_log}"),
@@ -352,10 +355,15 @@ class ControlPlane:
         }
         self.create(f"{rbac}/clusterrolebindings", binding)
 
-    def service_account_token(self, namespace: str, name: str, seconds: int = 3600) -> str:
-        """A token of a service account, as the kubelet would project it. Raises `ApiError`."""
+    def service_account_token(
+        self, namespace: str, name: str, seconds: int = 3600, pod: tuple[str, str] | None = None
+    ) -> str:
+        """A token of a service account, as the kubelet would project it into a pod (name and UID). Raises `ApiError`."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
-        answer = self.create(path, {"spec": {"expirationSeconds": seconds}})
+        spec: dict[str, object] = {"expirationSeconds": seconds}
+        if pod is not None:
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": pod[0], "uid": pod[1]}
+        answer = self.create(path, {"spec": spec})
         status = answer["status"]
         assert isinstance(status, dict)
         return str(status["token"])

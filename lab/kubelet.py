@@ -227,6 +227,7 @@ class Kubelet:
         status: JsonObject = {
             "phase": "Running",
             "startTime": _timestamp(),
+            "conditions": self._ready_conditions(pod),
             "containerStatuses": [_state(c, running) for c in pod.containers],
         }
         if pod.init_containers:
@@ -238,6 +239,14 @@ class Kubelet:
         if seconds is not None:
             await asyncio.sleep(float(seconds))
             await self.finish(pod.namespace, pod.name)
+
+    def _ready_conditions(self, pod: Pod) -> list[JsonObject]:
+        """Controllers go by Ready. A merge patch replaces the list, so what others have said before is in it."""
+        kinds = ("Initialized", "ContainersReady", "Ready")
+        now = _timestamp()
+        said: list[JsonObject] = [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in kinds]
+        seen = self._pods.objects.get(f"{pod.namespace}/{pod.name}")
+        return [*said, *(c for c in (seen.conditions if seen else ()) if c.get("type") not in kinds)]
 
     async def _delete(self, pod: Pod) -> None:
         await self._release_lock(pod, pod.bound_node)

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Generator, Iterator
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import pytest
 
 from lab.control_plane import ControlPlane, User
+from tests.cluster.addresses import service_range
 from tests.cluster.build import BuildError, NoGoError, build, cache_folder
 from tests.cluster.switch import VARIABLE, chosen_minor
 
@@ -27,8 +28,13 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
         programs = build(minor, cache_folder(os.environ))
     except BuildError as error:
         pytest.exit(str(error), _NO_GO if isinstance(error, NoGoError) else _FAILED)
-    with ControlPlane(programs, tmp_path_factory.mktemp("control-plane"), [CONTRACT]) as running:
+    with ControlPlane(programs, tmp_path_factory.mktemp("control-plane"), [CONTRACT], service_range()) as running:
         yield running
+
+
+@runtime_checkable
+class _Reports(Protocol):
+    def report(self) -> str: ...
 
 
 @pytest.hookimpl(wrapper=True)
@@ -37,7 +43,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """What the processes said goes with every test that failed beside them."""
     report = yield
-    running = getattr(item, "funcargs", {}).get("control_plane")
-    if report.failed and isinstance(running, ControlPlane):
-        report.sections.append(("control plane", running.report()))
+    arguments: dict[str, object] = getattr(item, "funcargs", {})
+    if report.failed:
+        report.sections += [(name, one.report()) for name, one in arguments.items() if isinstance(one, _Reports)]
     return report

@@ -6,7 +6,7 @@ places one, by a Binding with its account's credentials.
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -29,12 +29,6 @@ from tests.cluster.slotwise import Slotwise
 POLICY = "ValidatingAdmissionPolicy 'slotwise' with binding 'slotwise' denied request: "
 PRIVILEGED: JsonObject = {"securityContext": {"privileged": True}}
 CHECKED_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def slotwise(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slotwise]:
-    with Slotwise(control_plane, tmp_path_factory.mktemp("slotwise")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@
 import json
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from devices.kube.client import KubeClient
 from devices.kube.protocols import JsonObject
 from lab.cluster import Cluster, ClusterSettings
 from lab.control_plane import ControlPlane
-from lab.external import ExternalSettings
 from lab.nodes import CardSpec, NodeSpec
 from lab.pods import pod_document
 from lab.records import ScenarioDone, StepDone
@@ -25,22 +22,9 @@ SETTLE_S = 30.0
 SHARE = PodForm(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000})
 
 
-@pytest.fixture(scope="module")
-def slotwise(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slotwise]:
-    with Slotwise(control_plane, tmp_path_factory.mktemp("slotwise")) as running:
-        yield running
-
-
 @pytest.fixture
-def settings(control_plane: ControlPlane, slotwise: Slotwise) -> ClusterSettings:
-    external = ExternalSettings(str(control_plane.kubeconfig()), slotwise.views)
-    return ClusterSettings(settle_s=SETTLE_S, external=external)
-
-
-@pytest.fixture
-async def cluster(settings: ClusterSettings) -> AsyncIterator[Cluster]:
-    async with Cluster(settings) as cluster:
-        yield cluster
+def settings(slotwise: Slotwise) -> ClusterSettings:
+    return slotwise.lab()
 
 
 async def until_running(cluster: Cluster, *names: str) -> None:
@@ -79,20 +63,6 @@ def test_the_command_plays_on_a_cluster_named_by_kubeconfig(control_plane: Contr
     )
     assert played.returncode == 0, played.stderr
     assert json.loads(played.stdout)["passed"] is True
-
-
-async def test_one_write_for_each_placed_pod(control_plane: ControlPlane, slotwise: Slotwise, cluster: Cluster) -> None:
-    await cluster.add_node(NodeSpec("node-1", (CardSpec("GPU-A"), CardSpec("GPU-B"))))
-    names = [f"share-{number}" for number in range(5)]
-    before = len(list(control_plane.audited()))
-    for name in names:
-        await cluster.create_pod(pod_document(PodForm(name=name), SHARE), "default")
-    await until_running(cluster, *names)
-    calls = [call for call in list(control_plane.audited())[before:] if call.is_write and call.resource != "events"]
-    ours = Counter((call.verb, call.resource, call.name) for call in calls if call.user == slotwise.scheduler_user)
-    assert ours == Counter(("create", "pods/binding", name) for name in names)
-    # kube-scheduler leaves binding to the extender, and has nothing to say about a pod that is placed.
-    assert [call for call in calls if call.user == "system:kube-scheduler"] == []
 
 
 async def test_a_pod_on_a_node_with_a_long_name_can_still_be_written(cluster: Cluster) -> None:

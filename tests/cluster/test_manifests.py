@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from lab.control_plane import ControlPlane
 from manifests.check import PARTIAL
 from manifests.documents import Document, as_yaml, in_order, read_stream
 from manifests.families import Families
 from manifests.kustomize import FOLDER, overlays, render
 from manifests.schemas import load, minors
 from manifests.settings import SETTINGS, rendered
-from tests.cluster.control_plane import ControlPlane
 from tests.cluster.schemas import PATHS, trimmed
 
 CUSTOM = {"Issuer", "Certificate", "ServiceMonitor"}

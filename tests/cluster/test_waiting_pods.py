@@ -1,6 +1,6 @@
 """Pods that wait for room on a real control plane in which nothing else happens: no device plugin gives signs of life."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -16,12 +16,6 @@ SETTLE_S = 30.0
 """kube-scheduler would try a refused pod of its own accord after five minutes."""
 ROUNDS = 10
 WHOLE = PodForm(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 15000})
-
-
-@pytest.fixture(scope="module")
-def slotwise(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slotwise]:
-    with Slotwise(control_plane, tmp_path_factory.mktemp("slotwise")) as running:
-        yield running
 
 
 @pytest.fixture
