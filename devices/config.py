@@ -65,20 +65,25 @@ class DeviceConfig:
 
     def admitting(self, container: Resources) -> tuple[Vendor, ...]:
         """The vendors whose admission has anything to say to a container, by key: the others would leave it alone."""
-        owners = self._owners
-        found = {owners[name] for values in (container.limits, container.requests) for name in values if name in owners}
-        return tuple(self._by_key[key] for key in sorted(found | self._always_admitting))
+        named = self.resources.intersection(container.limits).union(self.resources.intersection(container.requests))
+        keys = self._always_admitting.union([self._owners[name] for name in named])
+        return tuple(self._by_key[key] for key in sorted(keys))
 
     def named_by(self, pod: Pod) -> tuple[Vendor, ...]:
         """The vendors any of whose resources a container names: no other can be asked anything by the pod."""
-        found = {
-            self._owners[name]
-            for container in (*pod.init_containers, *pod.containers)
-            for values in (container.limits, container.requests)
-            for name in values
-            if name in self._owners
-        }
-        return tuple(self._by_key[key] for key in sorted(found))
+        return self.owners(self.managed_by(pod))
+
+    def managed_by(self, pod: Pod) -> frozenset[str]:
+        """Every resource of ours that a container names."""
+        found: set[str] = set()
+        for container in (*pod.init_containers, *pod.containers):
+            found |= self.resources.intersection(container.limits)
+            found |= self.resources.intersection(container.requests)
+        return frozenset(found)
+
+    def owners(self, managed: Iterable[str]) -> tuple[Vendor, ...]:
+        """The vendors of these managed resources, by key: a pod that names no others can ask nothing of any other vendor."""
+        return tuple(self._by_key[key] for key in sorted({self._owners[name] for name in managed}))
 
 
 def _lines(node: yaml.Node | None, path: str = "$") -> Iterable[tuple[str, int]]:

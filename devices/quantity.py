@@ -6,6 +6,7 @@ exponent (`e3`, `E-2`). Upstream: k8s.io/apimachinery, package `api/resource`.
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 from devices.errors import QuantityError
 
@@ -38,8 +39,8 @@ def whole(value: Quantity) -> int:
     What is written with a fraction is none, whatever it comes to: `2k`, `1Gi` and `0.5k` are whole; `500m`, `2.0`, `2000m` and
     `16.0Gi` are not. The API server rewrites those that stand for a whole number (`2000m` to `2`) before anybody reads them.
     """
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < _SHORT:
-        return int(value)
+    if isinstance(value, str) and len(value) < _SHORT and (number_written := _digits(value)) is not None:
+        return number_written
     if type(value) is int and abs(value) <= _MAX_INT64:
         return value
     number, is_whole = _read(value)
@@ -48,6 +49,12 @@ def whole(value: Quantity) -> int:
     if abs(number.numerator) > _MAX_INT64:
         raise QuantityError(f"{value!r} is out of range")
     return number.numerator
+
+
+@lru_cache(maxsize=1024)
+def _digits(text: str) -> int | None:
+    """The number, where nothing but digits is written: most values are, and the same ones again and again."""
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def _read(value: Quantity) -> tuple[Fraction, bool]:

@@ -5,7 +5,7 @@ import asyncio
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
-from serving.drain import Drain
+from serving.drain import DRAIN, Drain
 
 __all__ = ["Connections"]
 
@@ -17,7 +17,7 @@ class Connections:
     """
 
     def __init__(self, app: web.Application, drain: Drain) -> None:
-        self._drain = drain
+        self._drain = app[DRAIN] = drain
         self._server: web.Server | None = None
         self._busy: set[web.RequestHandler] = set()
         # Answered after draining began: they close once the answer is written out.

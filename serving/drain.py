@@ -2,7 +2,9 @@
 
 import asyncio
 
-__all__ = ["Drain"]
+from aiohttp import web
+
+__all__ = ["DRAIN", "Drain"]
 
 
 class Drain:
@@ -23,3 +25,7 @@ class Drain:
     async def wait(self) -> None:
         """Return when draining begins; a handler that streams without end waits for this to end its answer."""
         await self._began.wait()
+
+
+DRAIN = web.AppKey("drain", Drain)
+"""Of the process that serves an application; `serving.server.serve` puts it there."""

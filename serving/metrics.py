@@ -1,15 +1,11 @@
 """The `/metrics` page, and counters for the requests themselves."""
 
-import asyncio
-from time import perf_counter
-
 from aiohttp import hdrs, web
-from aiohttp.typedefs import Handler, Middleware
+from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import choose_encoder
 
 from serving.page import Blocks, packed, page
-from serving.route import CALLER_GONE, route_of
 
 __all__ = ["REQUEST_BUCKETS_S", "RequestMetrics", "metrics_handler"]
 
@@ -64,7 +60,8 @@ class RequestMetrics:
         self._by_answer: dict[tuple[str, int], Counter] = {}
         self._by_route: dict[str, Histogram] = {}
 
-    def _count(self, route: str, code: int, seconds: float) -> None:
+    def count(self, route: str, code: int, seconds: float) -> None:
+        """Count one request; `code` 499 where the caller hung up before the answer, 500 for a fault of ours."""
         counted = self._by_answer.get((route, code))
         if counted is None:
             counted = self._by_answer[route, code] = self._requests.labels(route, str(code))
@@ -73,29 +70,3 @@ class RequestMetrics:
             timed = self._by_route[route] = self._seconds.labels(route)
         counted.inc()
         timed.observe(seconds)
-
-    def middleware(self) -> Middleware:
-        """A middleware that counts what passes through it.
-
-        A caller that hangs up before the answer counts as 499, a fault that nothing further in answers as 500.
-        """
-
-        @web.middleware
-        async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
-            began = perf_counter()
-            code = 500
-            try:
-                response = await handler(request)
-                code = response.status
-            except web.HTTPException as answer:
-                code = answer.status
-                raise
-            except asyncio.CancelledError:
-                code = CALLER_GONE
-                raise
-            else:
-                return response
-            finally:
-                self._count(route_of(request), code, perf_counter() - began)
-
-        return count

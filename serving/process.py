@@ -32,6 +32,7 @@ from serving.flags import (
     enabled_families,
     value,
 )
+from serving.log import start_log
 from serving.loop_watch import LoopWatch
 from serving.server import Listener, run, serve, stop_on_signals
 
@@ -231,10 +232,7 @@ def run_process(
     """
     try:
         settings = parse(sys.argv[1:] if argv is None else argv)
-        logging.basicConfig(
-            level=logging.DEBUG if settings.debug else logging.INFO,
-            format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        )
+        start_log(logging.DEBUG if settings.debug else logging.INFO)
         run(service(settings))
     except (bad_input, DeviceError, ServingError, ConfigError) as error:
         print(f"{name}: {error}", file=sys.stderr)

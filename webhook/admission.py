@@ -4,10 +4,10 @@
 (HAMi v2.10 wire contract: admission).
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
 from devices.config import DeviceConfig
 from devices.errors import MalformedValue
@@ -45,8 +45,7 @@ UPDATE = "UPDATE"
 FOREIGN_SCHEDULER = "pod already has different scheduler assigned"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """The answer on one pod: `pod` is the one given with the changes, `patch` the operations that lead there."""
 
     allowed: bool
@@ -96,8 +95,11 @@ class Admission:
         given = _decoded(pod)
         if is_ignored(given):
             return _allowed(pod)
-        is_plain = self._is_plain(given)
-        if not is_plain and (refusal := first_refusal(BEFORE_MUTATION, self._case(given, namespace, Advice()))):
+        managed = _managed(given, self.config)
+        is_plain = self._is_plain(given, managed)
+        if not is_plain and (
+            refusal := first_refusal(BEFORE_MUTATION, self._case(given, managed, namespace, Advice()))
+        ):
             return refused(pod, refusal)
         if self._is_foreign(given):
             return _allowed(pod, FOREIGN_SCHEDULER)
@@ -109,7 +111,11 @@ class Admission:
             mutator(mutation)
 
         edit = mutation.edit
-        case = self._case(_decoded(edit.pod) if edit.operations else given, namespace, mutation.advice, mutation.asks)
+        if operations := edit.operations:
+            changed = _decoded(edit.pod)
+            case = self._case(changed, _managed(changed, self.config), namespace, mutation.advice, mutation.asks)
+        else:
+            case = self._case(given, managed, namespace, mutation.advice, mutation.asks)
         if refusal := first_refusal(AFTER_MUTATION, case):
             return refused(pod, refusal, case.advice)
         request = self._request(case)
@@ -118,7 +124,7 @@ class Admission:
             return refused(pod, refusal, case.advice, ask)
 
         self._advise(given, case, request)
-        return Verdict(True, "", 200, edit.pod, edit.operations, case.advice.texts(), ask=ask)
+        return Verdict(True, "", 200, edit.pod, operations, case.advice.texts(), ask=ask)
 
     def _validate_update(self, pod: JsonObject, old: JsonObject | None, resource: str, requester: Requester) -> Verdict:
         if old is None:
@@ -138,9 +144,10 @@ class Admission:
 
     def _validate(self, pod: JsonObject, namespace: str) -> Verdict:
         final = _decoded(pod)
-        if self._is_plain(final):
+        managed = _managed(final, self.config)
+        if self._is_plain(final, managed):
             return _allowed(pod)
-        case = self._case(final, namespace, Advice())
+        case = self._case(final, managed, namespace, Advice())
         if refusal := first_refusal(BEFORE_EXEMPTIONS, case):
             return refused(pod, refusal, case.advice)
         counts_all = self.settings.quota_counts == ADMITTED
@@ -166,7 +173,7 @@ class Admission:
         return replace(verdict, warnings=case.advice.texts())
 
     def _request(self, case: Case) -> PodRequest:
-        return pod_request(case.pod, self.config.named_by(case.pod), case.cluster)
+        return pod_request(case.pod, self.config.owners(case.managed), case.cluster)
 
     def _within_quota(self, pod: JsonObject, case: Case, request: PodRequest) -> Verdict:
         """Judged by the books where quota counts what holds cards; else the caller has to settle `ask` with the record."""
@@ -192,9 +199,10 @@ class Admission:
         except MalformedValue as error:
             return refused(pod, Refusal(RefusalReason.MALFORMED, str(error), 422))
 
-    def _case(self, pod: Pod, namespace: str, advice: Advice, asks: bool | None = None) -> Case:
+    def _case(
+        self, pod: Pod, managed: tuple[str, ...], namespace: str, advice: Advice, asks: bool | None = None
+    ) -> Case:
         """The pod as the rules see it. Before any family was asked, every managed resource counts as asking."""
-        managed = _managed(pod, self.config)
         return Case(
             pod=pod,
             namespace=namespace,
@@ -206,12 +214,12 @@ class Admission:
             advice=advice,
         )
 
-    def _is_plain(self, pod: Pod) -> bool:
+    def _is_plain(self, pod: Pod, managed: tuple[str, ...]) -> bool:
         """Whether the pod has containers and names nothing of ours: no rule changes or refuses it, or has a word to say."""
         return (
-            bool(pod.containers)
+            not managed
+            and bool(pod.containers)
             and not self.config.changes_every_pod
-            and self.config.resources.isdisjoint(_named(pod))
             and self.config.known_annotations.isdisjoint(pod.annotations)
             and not any(key.startswith(OWN_PREFIX) for values in (pod.annotations, pod.labels) for key in values)
         )
@@ -242,15 +250,9 @@ def _decoded(pod: JsonObject) -> Pod:
         raise NotAPodError(f"object is not a Pod: {error}") from error
 
 
-def _named(pod: Pod) -> Iterator[str]:
-    """Every resource that a container names."""
-    for container in (*pod.init_containers, *pod.containers):
-        yield from container.limits
-        yield from container.requests
-
-
 def _managed(pod: Pod, config: DeviceConfig) -> tuple[str, ...]:
-    return tuple(sorted(config.resources.intersection(_named(pod))))
+    """Managed resources that any container names, sorted."""
+    return tuple(sorted(config.managed_by(pod)))
 
 
 def _allowed(pod: JsonObject, message: str = "", advice: Advice | None = None) -> Verdict:

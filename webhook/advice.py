@@ -15,6 +15,8 @@ __all__ = ["CARD_POLICY_WORDS", "NODE_POLICY_WORDS", "OWN_PREFIX", "Advice", "an
 NODE_POLICY_WORDS = ("binpack", "spread")
 CARD_POLICY_WORDS = ("binpack", "spread", "numa", "mutex", "topology-aware")
 
+_POLICIES = frozenset({NODE_POLICY, CARD_POLICY, WEIGHTS})
+
 OWN_PREFIX = "hami.io/"
 """Of annotations and labels: whoever writes one means us."""
 _ONE_MAX = 256
@@ -53,15 +55,14 @@ def annotation_advice(annotations: Mapping[str, str], config: DeviceConfig, asks
     """
     if not annotations:
         return
-    known = {NODE_POLICY, CARD_POLICY, WEIGHTS} | config.known_annotations
     prefixes = config.annotation_prefixes if asks else (OWN_PREFIX,)
     for key in sorted(annotations):
         if key == IGNORE_LABEL:
             yield f"annotation {key} has no effect: it is a label"
-        elif key.startswith(prefixes) and key not in known:
-            close = get_close_matches(key, sorted(known), n=1, cutoff=0.8)
+        elif key.startswith(prefixes) and key not in config.known_annotations and key not in _POLICIES:
+            close = get_close_matches(key, sorted(_POLICIES | config.known_annotations), n=1, cutoff=0.8)
             yield f"annotation {key} has no effect" + (f", did you mean {close[0]}?" if close else "")
-    if asks:
+    if asks and not _POLICIES.isdisjoint(annotations):
         yield from _policy_advice(annotations)
 
 

@@ -129,9 +129,10 @@ def strip_protected_keys(mutation: Mutation) -> None:
     """What only the system may write goes: a new pod has no allocation, whatever it says."""
     held = mutation.edit.get("metadata", "annotations")
     annotations = held if isinstance(held, dict) else {}
-    for key in mutation.config.protected_annotations:
-        if key in annotations:
-            mutation.edit.remove(("metadata", "annotations", key))
+    if not mutation.config.known_annotations.isdisjoint(annotations):  # the protected ones are among them
+        for key in mutation.config.protected_annotations:
+            if key in annotations:
+                mutation.edit.remove(("metadata", "annotations", key))
     mutation.edit.remove(("metadata", "labels", VGPU_NODE))
 
 

@@ -66,14 +66,15 @@ class PodEdit:
 
     def put(self, path: Path, value: str) -> None:
         """Set a text, creating parents that are missing. Nothing happens where it stands already."""
-        if self.get(*path) != value:
-            self._set(path, value)
+        depth, held = self._outermost(path)
+        if depth < len(path) or held != value:
+            self._set(path[:depth], held, path[depth:], value)
 
     def append(self, path: Path, value: JsonObject) -> None:
         """Add an element at the end of a list, creating list and parents where missing."""
-        held = self.get(*path)
-        if held is None:
-            self._set(path, [value])
+        depth, held = self._outermost(path)
+        if held is None or held is _ABSENT:
+            self._set(path[:depth], held, path[depth:], [value])
             return
         if not isinstance(held, list):
             raise NotAPodError(f"object is not a Pod: {_pointer(path)} must be a list")
@@ -115,24 +116,37 @@ class PodEdit:
     def _at(self, path: Path) -> object:
         value = self._pod
         for depth, part in enumerate(path):
-            if value is None or value is _ABSENT:
+            if isinstance(value, dict) and isinstance(part, str):
+                value = value.get(part, _ABSENT)
+            elif value is None or value is _ABSENT:
                 return _ABSENT
-            value = _child(value, part, path[:depth])
+            else:
+                value = _child(value, part, path[:depth])
         return value
 
-    def _set(self, path: Path, value: object) -> None:
+    def _outermost(self, path: Path) -> tuple[int, object]:
+        """How deep the path leads until something is absent or null, or to its end; and what is there."""
+        value = self._pod
+        for depth, part in enumerate(path):
+            if isinstance(value, dict) and isinstance(part, str):
+                value = value.get(part, _ABSENT)
+            else:
+                value = _child(value, part, path[:depth])
+            if value is None or value is _ABSENT:
+                return depth + 1, value
+        return len(path), value
+
+    def _set(self, target: Path, old: object, missing: Path, value: object) -> None:
         """One `add` or guarded `replace` at the outermost place where something is missing; the rest comes as its value."""
-        self._test_names(path)
-        depth = next((d for d in range(1, len(path)) if self.get(*path[:d]) is None), len(path))
-        target = path[:depth]
-        old = self._at(target)
-        for part in reversed(path[depth:]):
+        self._test_names((*target, *missing))
+        for part in reversed(missing):
             value = {str(part): value}
+        pointer = _pointer(target)
         if old is _ABSENT:
-            self._operations.append({"op": "add", "path": _pointer(target), "value": value})
+            self._operations.append({"op": "add", "path": pointer, "value": value})
         else:
-            self._operations.append({"op": "test", "path": _pointer(target), "value": old})
-            self._operations.append({"op": "replace", "path": _pointer(target), "value": value})
+            self._operations.append({"op": "test", "path": pointer, "value": old})
+            self._operations.append({"op": "replace", "path": pointer, "value": value})
         self._pod = self._changed(self._pod, target, lambda _: value)
 
     def _test_names(self, path: Path) -> None:

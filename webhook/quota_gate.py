@@ -1,7 +1,8 @@
 """The last step of `/validate` where quota counts every admitted pod: recorded first, then allowed."""
 
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from webhook.admission import Verdict
 from webhook.advice import Advice

@@ -1,8 +1,10 @@
 """What a pod is refused for. One small function a rule; the tuples below say which are asked, and in which order."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from devices.config import DeviceConfig
 from devices.keys import IGNORE_LABEL, VGPU_NODE
@@ -60,8 +62,7 @@ class Refusal:
     """Of a refusal for quota: every key that is over."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One pod to judge, with all that a rule may look at."""
 
     pod: Pod
@@ -73,7 +74,7 @@ class Case:
     asks: bool
     """A family has taken the pod for its own."""
     cluster: Cluster = NO_CLUSTER
-    advice: Advice = field(default_factory=Advice)
+    advice: Advice = msgspec.field(default_factory=Advice)
 
 
 Validator = Callable[[Case], Refusal | None]
@@ -124,9 +125,10 @@ def not_privileged(case: Case) -> Refusal | None:
     """A privileged container reaches every card of its node, so no container of a device pod may be one."""
     if not case.managed:
         return None
-    containers = (*case.pod.init_containers, *case.pod.containers)
-    name = next((container.name for container in containers if container.is_privileged), None)
-    return None if name is None else Refusal(RefusalReason.PRIVILEGED, f"container {name} is privileged")
+    for container in (*case.pod.init_containers, *case.pod.containers):
+        if container.is_privileged:
+            return Refusal(RefusalReason.PRIVILEGED, f"container {container.name} is privileged")
+    return None
 
 
 def no_node_name(case: Case) -> Refusal | None:
@@ -153,4 +155,7 @@ FINAL: tuple[Validator, ...] = (not_privileged, no_node_name)
 
 def first_refusal(validators: Iterable[Validator], case: Case) -> Refusal | None:
     """The first objection, in the order of `validators`."""
-    return next((refusal for validator in validators if (refusal := validator(case)) is not None), None)
+    for validator in validators:
+        if (refusal := validator(case)) is not None:
+            return refusal
+    return None

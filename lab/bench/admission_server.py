@@ -20,6 +20,7 @@ from devices.ledger import Ledger
 from devices.objects import node_of
 from lab.bench.synthetic import node_document
 from serving.limits import read_json_body
+from serving.log import start_log
 from serving.server import Address, run, serve
 from webhook.config import Settings
 from webhook.handlers import BODY_LIMIT_BYTES
@@ -68,5 +69,5 @@ async def _main(certificate: Path, key: Path) -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    start_log(logging.INFO)
     run(_main(Path(sys.argv[1]), Path(sys.argv[2])))

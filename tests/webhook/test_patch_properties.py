@@ -171,7 +171,7 @@ def test_what_webhook_let_through_validate_lets_through(pod: JsonObject, nvidia:
 class Thorough(Admission):
     """Takes no pod for plain."""
 
-    def _is_plain(self, pod: Pod) -> bool:
+    def _is_plain(self, pod: Pod, managed: tuple[str, ...]) -> bool:
         return False
 
 
