@@ -14,6 +14,7 @@ from devices.model import Allocation, Entry, MigReservation, Placement
 __all__ = ["at_positions", "decode", "decode_mig", "encode", "encode_mig", "mig_reservations"]
 
 _INT32 = 2**31 - 1
+_DIGITS = 10
 _FIELDS = 4
 
 
@@ -26,8 +27,10 @@ def encode(allocation: Allocation, vendor: str) -> str:
 
 
 def _number(name: str, text: str) -> int:
+    if len(text) < _DIGITS and text.isascii() and text.isdigit():
+        return int(text)
     digits = text[1:] if text[:1] in ("+", "-") else text
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 10 or not -_INT32 - 1 <= int(text) <= _INT32:
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > _DIGITS or not -_INT32 - 1 <= int(text) <= _INT32:
         raise AllocationError(f"invalid {name} field: {text!r} is no 32-bit whole number")
     return int(text)
 
@@ -52,7 +55,10 @@ def decode(text: str, vendor: str) -> Allocation:
     if len(parts) > 1 and not parts[-1]:
         parts.pop()
     return tuple(
-        tuple(e for e in (_entry(piece, vendor) for piece in part.split(":")) if e is not None) for part in parts
+        [
+            tuple([e for piece in part.split(":") if piece and (e := _entry(piece, vendor)) is not None])
+            for part in parts
+        ]
     )
 
 

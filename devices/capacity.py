@@ -1,7 +1,8 @@
 """Cards of families whose plugins announce no more than a number: one card for each, named after its node."""
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from devices.errors import QuantityError, RegistrationError
 from devices.model import Card

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+import msgspec
+
 __all__ = [
     "NO_CHARGE",
     "Allocation",
@@ -20,8 +22,12 @@ __all__ = [
 ]
 
 
+_NO_SCORES: Mapping[str, int] = MappingProxyType({})
+_NO_CUSTOM: Mapping[str, object] = MappingProxyType({})
+
+
 def _no_scores() -> Mapping[str, int]:
-    return MappingProxyType({})
+    return _NO_SCORES
 
 
 def _no_facts() -> Mapping[str, str]:
@@ -29,7 +35,7 @@ def _no_facts() -> Mapping[str, str]:
 
 
 def _no_custom() -> Mapping[str, object]:
-    return MappingProxyType({})
+    return _NO_CUSTOM
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -55,8 +61,7 @@ class MigProfile:
     placements: tuple[Placement, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(msgspec.Struct, frozen=True, gc=False):
     """One physical device as its node registered it. `vendor` is the family's key, `model` the registered type text."""
 
     uuid: str
@@ -70,8 +75,8 @@ class Card:
     mode: str = ""
     healthy: bool = False
     mig_profiles: tuple[MigProfile, ...] = ()
-    pair_scores: Mapping[str, int] = field(default_factory=_no_scores)
-    custom: Mapping[str, object] = field(default_factory=_no_custom)
+    pair_scores: Mapping[str, int] = msgspec.field(default_factory=_no_scores)
+    custom: Mapping[str, object] = msgspec.field(default_factory=_no_custom)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +127,7 @@ class CardState:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """One card given to one container: what the allocation text says, and the MIG instance where there is one."""
 
     uuid: str
@@ -159,8 +163,7 @@ class MigReservation:
     runtime: tuple[str, int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(msgspec.Struct, frozen=True, gc=False):
     """What something costs a namespace: MiB after the memory factor, percent, and cards."""
 
     memory_mib: int = 0
@@ -175,6 +178,8 @@ class Charge:
 
     def peak(self, other: "Charge") -> "Charge":
         """The larger of both, each quantity for itself."""
+        if self.memory_mib >= other.memory_mib and self.cores >= other.cores and self.cards >= other.cards:
+            return self
         return Charge(
             max(self.memory_mib, other.memory_mib), max(self.cores, other.cores), max(self.cards, other.cards)
         )

@@ -6,7 +6,7 @@ out ordered by (index, UUID), whatever order the plugin wrote them in.
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated
 
@@ -366,7 +366,9 @@ def read_pair_scores(text: str) -> dict[str, dict[str, int]]:
 def with_pair_scores(cards: Iterable[Card], scores: Mapping[str, Mapping[str, int]]) -> tuple[Card, ...]:
     """The cards with the scores towards their peers; a card without a row keeps none."""
     return tuple(
-        replace(card, pair_scores=MappingProxyType(dict(scores[card.uuid]))) if card.uuid in scores else card
+        msgspec.structs.replace(card, pair_scores=MappingProxyType(dict(scores[card.uuid])))
+        if card.uuid in scores
+        else card
         for card in cards
     )
 

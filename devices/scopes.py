@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from devices.objects import Pod, Quota
 from devices.quantity import Quantity
 
@@ -25,8 +27,7 @@ _OTHER_SCOPES = ("VolumeAttributesClass",)
 """Scopes of Kubernetes that no pod matches."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ScopeFacts:
+class ScopeFacts(msgspec.Struct, frozen=True, order=True, gc=False):
     """All that scopes ask of a pod."""
 
     priority_class: str = ""
@@ -114,7 +115,10 @@ def facts_of(pod: Pod) -> ScopeFacts:
         spec.priority_class_name or "",
         spec.active_deadline_seconds is not None and spec.active_deadline_seconds >= 0,
         _is_best_effort(pod),
-        any(term.namespaces or term.namespace_selector is not None for kind in kinds if kind for term in kind.terms),
+        bool(kinds)
+        and any(
+            term.namespaces or term.namespace_selector is not None for kind in kinds if kind for term in kind.terms
+        ),
     )
 
 

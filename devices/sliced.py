@@ -4,7 +4,7 @@ A request asks for so many slices (its memory is that number), or for memory and
 size of the card: its memory, and its share of the card in percent.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from devices.fit import Refusal, Walk
 from devices.model import Card, CardState, Charge, Entry

@@ -6,9 +6,10 @@ Sidecars and apps run together; the other init containers run one after another 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeVar
+
+import msgspec
 
 from devices.mig import is_mig
 from devices.model import NO_CHARGE, Allocation, Card, CardState, Charge, Entry, MigReservation, Placement, Tenant
@@ -21,8 +22,7 @@ CardKey = tuple[str, str]
 """(vendor key, UUID): what identifies a card on its node."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(msgspec.Struct, frozen=True, gc=False):
     """One pod's share of one card."""
 
     slots: int = 0
@@ -37,12 +37,14 @@ class Hold:
         return Hold(max(self.slots, other.slots), max(self.memory_mib, other.memory_mib), max(self.cores, other.cores))
 
 
+_NO_FACTS: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+
+
 def _no_facts() -> Mapping[str, Mapping[str, str]]:
-    return MappingProxyType({})
+    return _NO_FACTS
 
 
-@dataclass(frozen=True, slots=True)
-class Tenancy:
+class Tenancy(msgspec.Struct, frozen=True):
     """What one pod holds on one node: its shares by card, and its MIG instances (none when their text cannot be read).
 
     `facts` is what families keep of the pod on its cards, by vendor key; `since_s` (Unix seconds) and `uid` put such tenants in order.
@@ -50,13 +52,15 @@ class Tenancy:
 
     holds: Mapping[CardKey, Hold]
     reservations: tuple[MigReservation, ...] = ()
-    facts: Mapping[str, Mapping[str, str]] = field(default_factory=_no_facts)
+    facts: Mapping[str, Mapping[str, str]] = msgspec.field(default_factory=_no_facts)
     since_s: float = 0.0
     uid: str = ""
 
 
 def init_done(pod: Pod) -> bool:
     """Whether every init container that is no sidecar has ended with exit code 0; false for a pod without such containers."""
+    if not pod.spec.init_containers:
+        return False
     ended = {
         s.name
         for s in pod.status.init_container_statuses or ()
@@ -99,10 +103,15 @@ def holds_of(allocation: Allocation, when: Sequence[Role], released: bool) -> di
 
 def _sole_entry(allocation: Allocation, when: Sequence[Role]) -> Entry | None:
     """The entry of a pod that has a single one, and for an app: what most pods hold, at all times of their life."""
-    taking = [position for position, entries in enumerate(allocation) if entries]
-    if len(taking) != 1 or len(allocation[taking[0]]) != 1 or when[taking[0]] is not Role.APP:
+    position = 0
+    if len(allocation) > 1:
+        taking = [position for position, entries in enumerate(allocation) if entries]
+        if len(taking) != 1:
+            return None
+        position = taking[0]
+    if not allocation or len(allocation[position]) != 1 or when[position] is not Role.APP:
         return None
-    (entry,) = allocation[taking[0]]
+    (entry,) = allocation[position]
     return entry if entry.slots >= 0 and entry.memory_mib >= 0 and entry.cores >= 0 else None
 
 

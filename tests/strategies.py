@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from devices.ledger import Ledger, Phase
 from devices.model import Allocation, Card, CardState, Entry, MigReservation, Placement
@@ -88,7 +89,7 @@ def card_states(draw: st.DrawFn, most: int = 5) -> list[CardState]:
     for number, uuid in enumerate(uuids):
         base = draw(cards(uuid, number))
         scores = {other: draw(st.sampled_from([0, 10, 100, 200])) for other in uuids if other != uuid}
-        mine = Card(**{name: getattr(base, name) for name in Card.__slots__} | {"pair_scores": scores})
+        mine = replace(base, pair_scores=scores)
         taken = tuple(draw(st.lists(placements, max_size=2))) if mine.mode == "mig" else ()
         used = draw(st.tuples(st.integers(0, 2), st.sampled_from([0, 1000, 8000]), st.sampled_from([0, 30, 100])))
         states.append(CardState(mine, *used, taken, mine.healthy, draw(st.sampled_from([False, False, True]))))

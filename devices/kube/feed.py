@@ -17,7 +17,7 @@ from devices.kube.reflector import Reflector, ReflectorSettings
 from devices.kube.resources import NODES, PODS, RESOURCE_QUOTAS
 from devices.kube.seen import SeenObject
 from devices.ledger import Ledger
-from devices.objects import Node, Pod, Quota, decode_node, decode_pod, decode_quota
+from devices.objects import Metadata, Node, Pod, Quota, decode_node, decode_pod, decode_quota
 from devices.quota import quota_problems
 
 __all__ = ["FeedApi", "LedgerFeed"]
@@ -37,6 +37,10 @@ def _revision(pod: Pod) -> int:
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
+def _metadata(item: Pod | Node) -> Metadata:
+    return item.metadata
+
+
 class _Pods:
     def __init__(self, ledger: Ledger, now: Callable[[], float], changed: Sequence[Listener]) -> None:
         self._ledger = ledger
@@ -45,6 +49,7 @@ class _Pods:
         self._problems: dict[str, str] = {}
         self._left_out: dict[str, None] = {}
         """Pods that the books have no place for: plain ones, and such as have finished."""
+        self._in_books = ledger.books_of_pods
         self._known = ChainMap[str, object](ledger.books_of_pods, self._left_out)  # type: ignore[arg-type]
         self.watched_to: Callable[[], int] = lambda: 0
         """How far the watch has come: what is no newer and comes only now was missed, and a list has brought it."""
@@ -62,18 +67,23 @@ class _Pods:
         self._put(item, by_watch=_revision(item) > self.watched_to())
 
     def _put(self, item: Pod, *, by_watch: bool) -> None:
+        uid = item.metadata.uid
         self._ledger.put_pod(item, self._now(), by_watch=by_watch)
-        if self._ledger.pod(item.uid) is None:
-            self._left_out[item.uid] = None
+        if uid not in self._in_books:
+            self._left_out[uid] = None
         else:
-            self._left_out.pop(item.uid, None)
+            self._left_out.pop(uid, None)
             for listener in self._changed:
-                listener(item.uid)
-        problem = self._ledger.pod_problems().get(item.uid, "")
-        if problem != self._problems.pop(item.uid, ""):
-            _LOG.warning("%s", problem or f"pod {item.namespace}/{item.name}: its allocation can be read again")
+                listener(uid)
+        problem = self._ledger.pod_problems().get(uid, "")
+        if problem or uid in self._problems:
+            self._report(item, problem)
+
+    def _report(self, pod: Pod, problem: str) -> None:
+        if problem != self._problems.pop(pod.uid, ""):
+            _LOG.warning("%s", problem or f"pod {pod.namespace}/{pod.name}: its allocation can be read again")
         if problem:
-            self._problems[item.uid] = problem
+            self._problems[pod.uid] = problem
 
     def delete(self, gone: SeenObject) -> None:
         pod = self._ledger.pod(gone.uid)
@@ -200,10 +210,10 @@ class LedgerFeed:
         self.watch_metrics = metrics
         """For further watches of the process."""
         pods_consumer = _Pods(ledger, now, self.pod_changed)
-        pods = Reflector(client, PODS, decode_pod, pods_consumer, settings, metrics=metrics)
+        pods = Reflector(client, PODS, decode_pod, pods_consumer, settings, metadata=_metadata, metrics=metrics)
         pods_consumer.watched_to = lambda: pods.resource_version
         nodes_consumer = _Nodes(ledger, self.node_changed, self.node_gone)
-        nodes = Reflector(client, NODES, decode_node, nodes_consumer, settings, metrics=metrics)
+        nodes = Reflector(client, NODES, decode_node, nodes_consumer, settings, metadata=_metadata, metrics=metrics)
         quotas = Reflector(
             client, RESOURCE_QUOTAS, decode_quota, _Quotas(ledger, self.quota_changed), settings, metrics=metrics
         )

@@ -9,11 +9,12 @@ import random as random_module
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from devices.kube.client import MALFORMED, WatchEvent
 from devices.kube.consumer import Consumer, ListWatch
@@ -22,6 +23,7 @@ from devices.kube.metrics import ReflectorMetrics
 from devices.kube.progress import Progress
 from devices.kube.resources import Resource
 from devices.kube.seen import Seen, SeenObject
+from devices.objects import Metadata
 
 __all__ = ["Consumer", "Reflector", "ReflectorSettings"]
 
@@ -128,7 +130,8 @@ class Reflector(Generic[T]):
     """Feeds one consumer. `run` works until cancelled; everything else may be read at any time.
 
     `decoder` makes a T of one object's JSON and raises ValueError (msgspec's errors are such) for one it cannot read:
-    that object is counted and skipped. Clock (monotonic seconds), sleep and random can be replaced.
+    that object is counted and skipped. `metadata` finds the metadata in a T, so that each text of the first list is read once; without
+    it, identities are read by themselves. Clock (monotonic seconds), sleep and random can be replaced.
     """
 
     def __init__(
@@ -139,6 +142,7 @@ class Reflector(Generic[T]):
         consumer: Consumer[T],
         settings: ReflectorSettings = _DEFAULT_SETTINGS,
         *,
+        metadata: Callable[[T], Metadata] | None = None,
         metrics: ReflectorMetrics | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -149,6 +153,7 @@ class Reflector(Generic[T]):
         self._client = client
         self._resource = resource
         self._decode = decoder
+        self._metadata = metadata
         self._consumer = consumer
         self._settings = settings
         self._metrics = metrics or ReflectorMetrics()
@@ -304,18 +309,39 @@ class Reflector(Generic[T]):
                 for number, raw in enumerate(page.items):
                     if number % _DECODE_BATCH == 0:
                         await asyncio.sleep(0)
+                    read = None if self.synced.is_set() else self._read_at_once(raw)
+                    if read is not None:
+                        uid = read[0].uid
+                        listed[uid], items[uid] = read
+                        continue
                     identity = self._identify(raw)
                     if identity is None:
                         continue
                     listed[identity.uid] = identity
                     if self._is_held(identity):
                         continue
-                    item = self._read(identity, raw)
-                    if item is not None:
-                        items[identity.uid] = item
+                    decoded = self._read(identity, raw)
+                    if decoded is not None:
+                        items[identity.uid] = decoded
         if not version.isdigit():
             raise MalformedReply(f"list of {self._resource.label}: resourceVersion {version!r} is no number")
         return listed, items, int(version)
+
+    def _read_at_once(self, raw: msgspec.Raw) -> tuple[SeenObject, T] | None:
+        """Object and identity of one reading of its text; None for what has to be looked at more closely."""
+        if self._metadata is None:
+            return None
+        try:
+            item = self._decode(raw)
+            metadata = self._metadata(item)
+            revision = int(metadata.resource_version)
+        except ValueError:
+            return None
+        return (
+            (SeenObject(metadata.uid, metadata.namespace or "", metadata.name, revision), item)
+            if metadata.uid
+            else None
+        )
 
     def _is_held(self, identity: SeenObject) -> bool:
         """Whether the consumer has been told this very state, and has not lost it since."""

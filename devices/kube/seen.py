@@ -2,8 +2,9 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Set
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 __all__ = ["Seen", "SeenObject"]
 
@@ -11,8 +12,7 @@ __all__ = ["Seen", "SeenObject"]
 _REMEMBERED_DELETIONS: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class SeenObject:
+class SeenObject(msgspec.Struct, frozen=True, gc=False):
     """An object's identity and the revision it was seen at; `namespace` is empty for cluster-wide resources."""
 
     uid: str

@@ -41,7 +41,9 @@ class CostBooks:
 
     def _charge(self, namespace: str, charged: Charged, sign: int) -> None:
         by_facts = self._used_by_facts.setdefault(namespace, {})
-        for used in (self._used.setdefault(namespace, {}), by_facts.setdefault(charged.facts, {})):
+        alike = by_facts.setdefault(charged.facts, {})
+        everything = self._used.setdefault(namespace, {})
+        for used in (everything, alike):
             for vendor, charge in charged.charges.items():
                 total = used.get(vendor, NO_CHARGE)
                 total = total + charge if sign > 0 else total - charge
@@ -49,9 +51,9 @@ class CostBooks:
                     used.pop(vendor, None)
                 else:
                     used[vendor] = total
-        if not by_facts[charged.facts]:
+        if not alike:
             del by_facts[charged.facts]
-        if not self._used[namespace]:
+        if not everything:
             del self._used[namespace]
             del self._used_by_facts[namespace]
 

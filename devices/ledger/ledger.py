@@ -25,6 +25,8 @@ from devices.usage import Tenancy, charge_of, holds_of, init_done
 
 __all__ = ["Ledger"]
 
+_NO_FACTS: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+
 DEFAULT_RESERVATION_TIMEOUT_S = 11 * 60.0
 """kube-scheduler itself may wait ten minutes for volumes between filter and bind."""
 _GONE_KEPT = 20_000
@@ -67,6 +69,7 @@ class Ledger(NodeBooks, CostBooks):
         CostBooks.__init__(self, config)
         self.quota_counts = quota_counts
         self._timeout_s = reservation_timeout_s
+        self._keeping_facts = frozenset(v.key for v in config.vendors if v.hooks.tenant_facts is not None)
         self._with_instances = tuple(vendor for vendor in config.vendors if vendor.hands_out_instances)
         self._pods: dict[str, _PodBook] = {}
         self._reserving: dict[str, _PodBook] = {}
@@ -94,21 +97,22 @@ class Ledger(NodeBooks, CostBooks):
 
         `by_watch`: an event of the pod watch brought it, in its turn; not a list or a read of ours.
         """
-        if pod.uid in self._gone:
+        uid = pod.metadata.uid
+        if uid in self._gone:
             if by_watch:
                 self._note_ended(pod)  # a list of ours was faster than the watch
             return  # a read of ours came back after the watch had shown the end
-        book = self._pods.get(pod.uid)
+        book = self._pods.get(uid)
         if book is None:
             if not self._matters(pod):
                 return
-            if not by_watch and revision(pod) <= self._ended.get(pod.uid, -1):
+            if not by_watch and uid in self._ended and revision(pod) <= self._ended[uid]:
                 return  # a read of ours came back after the pod had finished: no event would end it again
             if pod.is_finished:
                 if by_watch:
                     self._note_ended(pod)
                 return
-            book = self._pods[pod.uid] = _PodBook(pod, now_s)
+            book = self._pods[uid] = _PodBook(pod, now_s)
         elif revision(pod) < revision(book.pod):
             if by_watch:
                 book.shown_at = revision(pod)
@@ -121,7 +125,7 @@ class Ledger(NodeBooks, CostBooks):
         if pod.is_finished:
             if book.shown_at is not None:
                 self._note_ended(pod)
-            self._drop(pod.uid)
+            self._drop(uid)
             return
         reservation = book.reservation
         if (
@@ -133,9 +137,9 @@ class Ledger(NodeBooks, CostBooks):
             and pod.scheduled != reservation.scheduled
         ):
             book.reservation = None
-        if pod.bound_node:
+        if pod.spec.node_name:
             book.reservation = None
-        self._settle(pod.uid, book)
+        self._settle(uid, book)
 
     def delete_pod(self, uid: str) -> None:
         """A pod that is gone: it holds nothing, whatever returns late."""
@@ -232,9 +236,8 @@ class Ledger(NodeBooks, CostBooks):
             return None
         if not any(allocation):
             return None
-        if self._needing_cards and not self._needing_cards.isdisjoint(
-            e.vendor for entries in allocation for e in entries
-        ):
+        needing = self._needing_cards
+        if needing and any(e.vendor in needing for entries in allocation for e in entries):
             allocation = self._restored(allocation, node)
         reservations = self._reservations(uid, pod)
         if current is not None and (current.node, current.allocation, current.reservations, current.released) == (
@@ -274,14 +277,18 @@ class Ledger(NodeBooks, CostBooks):
         tenancy = Tenancy(MappingProxyType(holds_of(allocation, when, released)), reservations)
         facts = self._tenant_facts(pod, allocation)
         if facts:
-            tenancy = replace(tenancy, facts=facts, since_s=self._since_s(pod), uid=pod.uid)
+            tenancy = Tenancy(tenancy.holds, reservations, facts, self._since_s(pod), pod.uid)
         return Holding(
             node, allocation, reservations, released, tenancy, charge_of(allocation, when, released, self._price)
         )
 
     def _tenant_facts(self, pod: Pod, allocation: Allocation) -> Mapping[str, Mapping[str, str]]:
+        keeping = self._keeping_facts
+        keys = [entry.vendor for entries in allocation for entry in entries if entry.vendor in keeping]
+        if not keys:
+            return _NO_FACTS
         found = {}
-        for key in sorted({entry.vendor for entries in allocation for entry in entries}):
+        for key in sorted(set(keys)):
             vendor = self.config.vendor(key)
             facts = vendor.tenant_facts(pod.annotations) if vendor is not None else None
             if facts is not None:
@@ -302,7 +309,7 @@ class Ledger(NodeBooks, CostBooks):
 
     def _apply(self, uid: str, book: _PodBook, after: Holding | None) -> None:
         before = book.holding
-        if before == after:
+        if before is after or before == after:
             return
         if before is not None:
             tenants = self._tenants[before.node]
@@ -314,8 +321,10 @@ class Ledger(NodeBooks, CostBooks):
         if before is not None and (after is None or after.node != before.node or after.tenancy != before.tenancy):
             self.room.on_node(before.node)
         book.holding = after
-        for name in {holding.node for holding in (before, after) if holding is not None}:
-            self._touch(name)
+        if before is not None:
+            self._touch(before.node)
+        if after is not None and (before is None or before.node != after.node):
+            self._touch(after.node)
 
     def put_quota(self, quota: Quota) -> None:
         """A ResourceQuota as it is now."""

@@ -1,10 +1,11 @@
 """Reading from a pod what it was given."""
 
 from collections.abc import Iterable
+from operator import add
 
 from devices.annotations import at_positions, decode
 from devices.errors import MalformedValue
-from devices.model import Allocation, Entry
+from devices.model import Allocation
 from devices.objects import Container, Pod
 from devices.vendor import Vendor
 
@@ -31,12 +32,12 @@ def _asks(vendor: Vendor, container: Container) -> bool:
 def decode_allocation(pod: Pod, vendors: Iterable[Vendor]) -> Allocation:
     """The allocation that a pod's annotations carry, at its container positions. Raises `AllocationError`."""
     containers = [*pod.init_containers, *pod.containers]
-    positions: list[tuple[Entry, ...]] = [()] * len(containers)
     annotations = pod.annotations
-    for vendor in vendors:
-        if vendor.allocated and (text := annotations.get(vendor.allocated)):
+    found: Allocation = ()
+    for vendor in [vendor for vendor in vendors if vendor.allocated in annotations]:
+        if vendor.allocated and (text := annotations[vendor.allocated]):
             decoded = decode(text, vendor.key)
             if len(decoded) != len(containers):
                 decoded = at_positions(decoded, [_asks(vendor, container) for container in containers])
-            positions = [before + entries for before, entries in zip(positions, decoded, strict=True)]
-    return tuple(positions)
+            found = tuple(map(add, found, decoded)) if found else decoded
+    return found or ((),) * len(containers)

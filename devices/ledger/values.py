@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from devices.model import NO_CHARGE, Allocation, Charge, MigReservation
 from devices.objects import Condition
 from devices.scopes import ScopeFacts
@@ -43,8 +45,7 @@ class Reservation:
     """What the pod that the filter saw said of its scheduling."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(msgspec.Struct, frozen=True):
     """What a pod holds at the moment: the cards by container, on which node, and whether its init part is released."""
 
     node: str
@@ -55,8 +56,7 @@ class Holding:
     charges: Mapping[str, Charge]
 
 
-@dataclass(frozen=True, slots=True)
-class Charged:
+class Charged(msgspec.Struct, frozen=True):
     """What a pod costs its namespace at the moment, by vendor key, and which quotas cover it."""
 
     charges: Mapping[str, Charge]

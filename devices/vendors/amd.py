@@ -1,6 +1,6 @@
 """AMD GPUs: shared by memory and a percentage of their compute units (CUs)."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from devices.errors import MalformedValue
 from devices.fit import (

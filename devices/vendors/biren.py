@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import msgspec
+
 from devices.fit import free_slot, healthy, idle_for_exclusive_policy, right_uuid, within_quota
 from devices.objects import Node
 from devices.registration import CardList
@@ -19,7 +21,7 @@ class Settings(FamilySettings, frozen=True, kw_only=True):
 def _read_node(vendor: Vendor, node: Node) -> CardList:
     """The JSON list; whatever compute its plugin writes, the card has 100."""
     listed = json_registration(vendor, node)
-    return replace(listed, cards=tuple(replace(card, cores=WHOLE) for card in listed.cards))
+    return replace(listed, cards=tuple(msgspec.structs.replace(card, cores=WHOLE) for card in listed.cards))
 
 
 def _build(settings: Settings) -> tuple[Vendor, ...]:

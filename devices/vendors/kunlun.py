@@ -1,7 +1,8 @@
 """Kunlun: whole XPUs, and VXPU slices of a quarter, half or whole card; both chosen along the links of a board."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from devices.boards import choose_on_boards, tidiness
 from devices.capacity import numbered_cards

@@ -1,7 +1,8 @@
 """Vastai accelerators: whole cards, or single dies that the dies of their physical card (AIC) keep together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from devices.fit import (
     Candidates,

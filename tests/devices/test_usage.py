@@ -1,11 +1,11 @@
 """What a pod holds over its life, and the state of a node's cards (HAMi v2.10 scheduling, collapse and its corrections)."""
 
-from dataclasses import replace
 from typing import TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from devices.model import NO_CHARGE, Allocation, Card, CardState, Charge, Entry, MigReservation, Placement
 from devices.requests import Role

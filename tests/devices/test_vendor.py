@@ -4,6 +4,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import pytest
 
 from devices.errors import MalformedValue
@@ -184,7 +185,7 @@ def books(**hooks: Any) -> Ledger:
 
 def doubled(vendor: Vendor, entry: Entry, known: Card | None) -> Entry:
     """What the text does not say: twice the memory on a known card."""
-    return entry if known is None else replace(entry, memory_mib=entry.memory_mib * 2)
+    return entry if known is None else msgspec.structs.replace(entry, memory_mib=entry.memory_mib * 2)
 
 
 def test_entries_are_completed_once_their_card_is_known() -> None:

@@ -5,13 +5,13 @@ that shrank below their tenants, any mix of families on one node.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from devices.fit import Headroom
 from devices.ledger import Ledger
@@ -81,7 +81,7 @@ def card_states(draw: st.DrawFn, name: str, number: int) -> CardState:
         what = mig_card(uuid, **fields)
     else:
         model = draw(st.sampled_from(("T4", "A100", ""))) if family == "NVIDIA" else ""
-        what = replace(
+        what = structs.replace(
             card(uuid, model=f"{family} {model}".strip(), **fields),
             vendor=family,
             slots=draw(st.sampled_from((10, 10, 2, 0))),
@@ -226,7 +226,7 @@ def test_the_screen_drops_full_nodes_at_once() -> None:
         "compute": CardState(card(), 1, 100, 100),
         "sick": CardState(card(), healthy=False),
         "cordoned": CardState(card(), cordoned=True),
-        "foreign": CardState(replace(card(), vendor="DCU", model="DCU")),
+        "foreign": CardState(structs.replace(card(), vendor="DCU", model="DCU")),
         "open": CardState(card()),
     }
     for name, state in full.items():

@@ -13,6 +13,7 @@ from devices.kube.client import KubeClient
 from devices.kube.metrics import ReflectorMetrics
 from devices.kube.reflector import Reflector, ReflectorSettings
 from devices.kube.resources import PODS
+from devices.objects import Metadata
 from tests.devices.kube.fake_api import FakeApi, answer, hang_up, ok
 from tests.devices.kube.holders import Holder, Thing, decode
 
@@ -26,6 +27,7 @@ class Bench:
         self.holder = Holder()
         self.registry = CollectorRegistry()
         self.waits: list[float] = []
+        self.metadata: Callable[[Thing], Metadata] | None = None
         self.now_s = 0.0
 
     async def _sleep(self, seconds: float) -> None:
@@ -41,6 +43,7 @@ class Bench:
             decode,
             self.holder,
             ReflectorSettings(**settings),  # type: ignore[arg-type]
+            metadata=self.metadata,
             metrics=ReflectorMetrics(self.registry),
             clock=lambda: self.now_s,
             sleep=self._sleep,
@@ -263,8 +266,17 @@ async def test_recreated_pod_of_the_same_name_is_another_object(bench: Bench) ->
     assert bench.holder.versions() == {"two": "103"}
 
 
-async def test_malformed_objects_are_counted_and_skipped(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def _metadata(thing: Thing) -> Metadata:
+    metadata = thing.metadata
+    return Metadata(metadata.name, "ns", metadata.uid, metadata.resource_version)
+
+
+@pytest.mark.parametrize("metadata", [None, _metadata], ids=["identity by itself", "identity from the object"])
+async def test_malformed_objects_are_counted_and_skipped(
+    bench: Bench, caplog: pytest.LogCaptureFixture, metadata: Callable[[Thing], Metadata] | None
+) -> None:
     api = bench.api
+    bench.metadata = metadata
     api.put("a")
     api.put("bad", typed=[1])
     api.put("nameless", uid="")
