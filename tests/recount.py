@@ -28,6 +28,7 @@ class Decided:
     allocation: Allocation
     at_s: float
     version: int
+    said: list[tuple[str, str | None, str | None]]
     phase: str = "held"
 
 
@@ -89,7 +90,12 @@ class Recount:
         decided = facts.decided
         if decided and (
             pod.spec.node_name
-            or (decided.phase == "held" and says_unschedulable(pod) and version_of(pod) > decided.version)
+            or (
+                decided.phase == "held"
+                and says_unschedulable(pod)
+                and version_of(pod) > decided.version
+                and said_of_scheduling(pod) != decided.said
+            )
         ):
             facts.decided = None
         self._note(facts)
@@ -101,7 +107,7 @@ class Recount:
     def reserve(self, pod: Pod, node: str, allocation: Allocation, now_s: float) -> None:
         facts = self.pods.setdefault(pod.uid, Facts(pod, now_s))
         facts.answered = True
-        facts.decided = Decided(node, allocation, now_s, version_of(pod))
+        facts.decided = Decided(node, allocation, now_s, version_of(pod), said_of_scheduling(pod))
         self._note(facts)
 
     def answer(self, pod: Pod, now_s: float) -> None:
@@ -208,6 +214,11 @@ def version_of(pod: Pod) -> int:
 
 def says_unschedulable(pod: Pod) -> bool:
     return any(c.type == "PodScheduled" and c.status == "False" for c in pod.status.conditions or [])
+
+
+def said_of_scheduling(pod: Pod) -> list[tuple[str, str | None, str | None]]:
+    """What kube-scheduler last said: the same words in a newer pod are no new word of its."""
+    return [(c.status, c.reason, c.message) for c in pod.status.conditions or [] if c.type == "PodScheduled"]
 
 
 def containers_of(pod: Pod) -> list[Container]:
