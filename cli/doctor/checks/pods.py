@@ -105,12 +105,18 @@ def forged_pod(facts: Facts) -> Iterator[Finding]:
     probe = facts.probes.get("forged")
     if probe is None:
         yield unknown(check, *_not_sent(facts))
-    elif probe.accepted:
+    elif probe.accepted and any(vendor.allocated in _annotations(probe.pod) for vendor in facts.ledger.config.vendors):
         yield problem(
             check, "a pod may write its own allocation: cards can be taken past every limit", "repair admission-policy"
         )
     else:
-        yield well(check, "a pod that brings its own allocation is refused (dry run)")
+        yield well(check, "a pod that brings its own allocation is refused, or loses it (dry run)")
+
+
+def _annotations(pod: Mapping[str, object] | None) -> Mapping[str, object]:
+    metadata = pod.get("metadata") if pod is not None else None
+    found = metadata.get("annotations") if isinstance(metadata, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def _not_sent(facts: Facts) -> tuple[str, str]:

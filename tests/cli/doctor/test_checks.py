@@ -343,6 +343,7 @@ def hami(name: str) -> Sequence[WebhookConfiguration]:
     return (*sound().mutating, msgspec.convert(document, WebhookConfiguration))
 
 
+FORGED = Probe({"metadata": {"annotations": {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,1,1:;"}}})
 OLD_LOCK = {"hami.io/mutex.lock": "2026-08-01T05:00:00Z,team-a,trainer"}
 
 SEEN: dict[str, tuple[Callable[[], Facts], str, Level, str]] = {
@@ -416,7 +417,7 @@ SEEN: dict[str, tuple[Callable[[], Facts], str, Level, str]] = {
     "quota used up": (refused("exceeding resource quota: a/b"), "device-pod", Level.PROBLEM, "quota"),
     "refused for another reason": (refused("policy of the house"), "device-pod", Level.PROBLEM, "policy of the house"),
     "privileged let through": (probe("privileged", Probe({})), "privileged-pod", Level.PROBLEM, "let through"),
-    "forged let through": (probe("forged", Probe({})), "forged-pod", Level.PROBLEM, "write its own allocation"),
+    "forged let through": (probe("forged", FORGED), "forged-pod", Level.PROBLEM, "write its own allocation"),
     "no probe": (
         having(probes={}, unread={"pods/dry-run": Unread("pods", "you may not")}),
         "device-pod",
@@ -526,6 +527,10 @@ def test_a_webhook_called_by_its_address_needs_no_service() -> None:
     facts = replace(facts_of(found), services={}, slices=())
     assert "webhook-service" not in loud(facts)
     assert "ca-bundle" not in loud(facts)
+
+
+def test_a_forged_allocation_that_admission_takes_away_does_no_harm() -> None:
+    assert "forged-pod" not in loud(probe("forged", Probe({"metadata": {"annotations": {"mine": "kept"}}}))())
 
 
 def test_every_check_is_in_the_documentation() -> None:
