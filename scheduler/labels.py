@@ -5,6 +5,8 @@ import contextlib
 import logging
 from typing import Final
 
+import msgspec
+
 from devices.keys import VGPU_NODE, is_label_value
 from devices.kube.errors import Invalid, KubeError, NotFound
 from devices.kube.protocols import PodPatcher
@@ -88,7 +90,8 @@ class Labels:
             self._failing = True
             return False
         else:
-            # Earlier events, which may still come, do not ask for it again.
-            self._ledger.put_pod(pod_of(stored), self._clock.now(), by_watch=False)
+            with contextlib.suppress(msgspec.ValidationError):  # what is no pod tells nothing: the watch will
+                # Earlier events, which may still come, do not ask for it again.
+                self._ledger.put_pod(pod_of(stored), self._clock.now(), by_watch=False)
         self._failing = False
         return True
