@@ -166,6 +166,7 @@ def _placed_pod(number: int, place: _Place) -> JsonObject:
     name = node_name(place.node)
     text = f"{card_uuid(place.node, place.card)},NVIDIA,{place.memory_mib},{place.cores}:;"
     metadata["annotations"] = {"hami.io/vgpu-node": name, "hami.io/vgpu-devices-allocated": text}
+    metadata["labels"] = {"hami.io/vgpu-node": name}
     spec["nodeName"] = name
     pod["status"] = {"phase": "Running"}
     return pod
