@@ -18,7 +18,7 @@ from cli.doctor.objects import Webhook
 __all__ = ["ca_bundle", "expiry"]
 
 _SOON: Final = timedelta(days=7)
-_RENEW: Final = "is the keeper at work? look at the webhook's log and at slotwise_certificate_expiry_seconds; by hand: slotwise certs --help"
+_RENEW: Final = "is the keeper at work? look at the webhook's log and at slotwise_tls_certificate_expiry_timestamp_seconds; by hand: slotwise certs --help"
 
 
 def _ours(facts: Facts) -> Sequence[Webhook]:

@@ -73,7 +73,7 @@ def registrations(facts: Facts) -> Iterator[Finding]:
         yield problem(
             check,
             "no node offers a card: every device pod waits",
-            "install a device plugin (docs/install.md), and label the nodes it asks for",
+            "install HAMi's device plugin, or that of the family, and label the nodes it asks for",
         )
     elif sound:
         cards = sum(len(state.cards) for state in states.values() if state is not None)

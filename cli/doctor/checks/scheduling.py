@@ -157,7 +157,7 @@ def scheduler_version(facts: Facts) -> Iterator[Finding]:
         yield problem(
             check,
             f"kube-scheduler 1.{ours} does not go with API server 1.{server}: it may be one minor older and not newer",
-            f"slotwise manifests ha --set kube-scheduler.version={facts.version} | kubectl apply -f -",
+            f"slotwise manifests ha --set kube-version={facts.version.removeprefix('v')} | kubectl apply -f -",
         )
     else:
         yield well(check, f"kube-scheduler 1.{ours} goes with API server 1.{server}")

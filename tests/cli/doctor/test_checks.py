@@ -18,8 +18,11 @@ from cli.doctor.findings import Finding, Level
 from cli.doctor.objects import Lease, Pod, WebhookConfiguration, Workload
 from devices.config import default_config
 from devices.ledger import Ledger
+from manifests.settings import SETTINGS
 from tests.builders import card, node
 from tests.cli.doctor.installation import HOST, NOW, Document, documents, facts_of, sound
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_nothing_is_found_wrong_with_a_sound_installation() -> None:
@@ -529,12 +532,24 @@ def test_a_webhook_called_by_its_address_needs_no_service() -> None:
     assert "ca-bundle" not in loud(facts)
 
 
+def test_repairs_name_settings_and_metrics_that_exist() -> None:
+    broken = [row[0] for row in BROKEN.values()] + [row[0] for row in SEEN.values()]
+    repairs = [one.repair for facts in broken for one in examine(facts())]
+    text = "\n".join(repairs)
+    settings = set(re.findall(r"--set ([a-z-]+)=", text))
+    assert settings
+    assert settings <= set(SETTINGS)
+    metrics = set(re.findall(r"slotwise_[a-z_]+", text))
+    assert metrics
+    assert metrics <= set(re.findall(r"slotwise_[a-z_]+", (ROOT / "docs" / "run-the-services.md").read_text()))
+
+
 def test_a_forged_allocation_that_admission_takes_away_does_no_harm() -> None:
     assert "forged-pod" not in loud(probe("forged", Probe({"metadata": {"annotations": {"mine": "kept"}}}))())
 
 
 def test_every_check_is_in_the_documentation() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text()
+    page = (ROOT / "docs" / "doctor.md").read_text()
     known = {
         name
         for row in page.splitlines()
