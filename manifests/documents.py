@@ -70,7 +70,7 @@ _FastLoader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 _FastDumper = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
 
 
-class _Loader(_FastLoader):  # type: ignore[valid-type,misc]
+class _Loader(_FastLoader):  # type: ignore[valid-type,misc] # which of two it is only shows at run time
     """A key that stands twice is an error instead of the last one winning; a time stays the text that it is."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
@@ -92,7 +92,7 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-class _Dumper(_FastDumper):  # type: ignore[valid-type,misc]
+class _Dumper(_FastDumper):  # type: ignore[valid-type,misc] # the same
     """Texts of several lines as blocks, the way people write them; no anchors."""
 
     def ignore_aliases(self, data: object) -> bool:

@@ -50,7 +50,7 @@ class _Pods:
         self._left_out: dict[str, None] = {}
         """Pods that the books have no place for: plain ones, and such as have finished."""
         self._in_books = ledger.books_of_pods
-        self._known = ChainMap[str, object](ledger.books_of_pods, self._left_out)  # type: ignore[arg-type]
+        self._known = ChainMap[str, object](ledger.books_of_pods, self._left_out)  # type: ignore[arg-type] # read alone, but typed as mappings that can be changed
         self.watched_to: Callable[[], int] = lambda: 0
         """How far the watch has come: what is no newer and comes only now was missed, and a list has brought it."""
 

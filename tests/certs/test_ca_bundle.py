@@ -28,7 +28,7 @@ def service(name: str = "slotwise-webhook", namespace: str = "slotwise-system") 
 
 OURS: dict[str, tuple[JsonObject, bool]] = {
     "our Service": (service(), True),
-    "our Service on another port": ({"service": {**service()["service"], "port": 8443}}, True),  # type: ignore[dict-item]
+    "our Service on another port": ({"service": {**service()["service"], "port": 8443}}, True),  # type: ignore[dict-item] # a mapping in a JSON object
     "another Service": (service("other"), False),
     "our Service's name elsewhere": (service(namespace="default"), False),
     "an address": ({"url": "https://10.0.0.7:31998/webhook"}, True),

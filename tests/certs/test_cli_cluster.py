@@ -104,7 +104,7 @@ async def test_a_secret_that_others_make_meanwhile_is_kept(cluster: Cluster) -> 
     cluster.api.remove("secrets", "kube-system", "hami-scheduler-tls")
     cluster.api.faults.slow(0.3, verb="create", resource="secrets")
     running = asyncio.create_task(cluster.done(HAMI_CREATE))
-    while not any(key.verb == "create" for key in cluster.api.requests.received if key.resource == "secrets"):  # noqa: ASYNC110
+    while not any(key.verb == "create" for key in cluster.api.requests.received if key.resource == "secrets"):  # noqa: ASYNC110 - the API server tells nobody
         await asyncio.sleep(0.005)
     cluster.api.put("secrets", secret)
     assert (await running).startswith("kept Secret")

@@ -100,7 +100,7 @@ async def test_the_same_from_a_webhook(tmp_path: Path) -> None:
         await feed.start()
         await feed.wait_synced()
         local = {"host": "127.0.0.1", "port": 0, "plain_host": "127.0.0.1", "plain_port": 0}
-        settings = Settings(admission=AdmissionSettings(quota_counts=ADMITTED), **local)  # type: ignore[arg-type]
+        settings = Settings(admission=AdmissionSettings(quota_counts=ADMITTED), **local)  # type: ignore[arg-type] # text and number in one mapping
         service = WebhookService(settings, ledger, feed, client=client)
         try:
             async with running(service.listeners(), drain=service.drain) as server:
