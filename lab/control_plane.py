@@ -21,7 +21,7 @@ from certs.pki import create_ca, issue_serving
 from devices.kube.protocols import JsonObject
 from lab.processes import LOOPBACK, Child, HeldPort, answers
 
-__all__ = ["ADMIN", "ApiError", "AuditedCall", "ControlPlane", "Programs", "User"]
+__all__ = ["ADMIN", "ApiError", "AuditedCall", "ControlPlane", "Programs", "User", "cache_folder"]
 
 _START_S: Final = 60.0
 _DAY: Final = 1
@@ -44,6 +44,14 @@ class Programs:
     kubectl: Path
     version: str
     """Of Kubernetes, as in `1.37.2`."""
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Where everything is kept that outlives a run."""
+    if chosen := environment.get("SLOTWISE_CACHE"):
+        return Path(chosen)
+    shared = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "~"), ".cache").expanduser()
+    return Path(shared) / "slotwise"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,7 +31,7 @@ from devices.kube.protocols import JsonObject
 from devices.kube.resources import NODES, PODS
 from devices.managed import managed_resources
 from lab.bench.process import BenchError
-from lab.control_plane import ADMIN, ControlPlane, Programs
+from lab.control_plane import ADMIN, ControlPlane, Programs, cache_folder
 from lab.nodes import node_document, uniform_nodes
 from lab.processes import LOOPBACK, Child, StartError, answers
 from lab.services import SCHEDULER_NAME
@@ -72,10 +73,7 @@ def find_programs(folders: str, environment: Mapping[str, str] = os.environ) -> 
 
     Raises `BenchError` naming what is not there and how to get it.
     """
-    cache = Path(
-        environment.get("SLOTWISE_CACHE")
-        or Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slotwise"
-    )
+    cache = cache_folder(environment)
     cached = sorted(cache.glob("*-*/"), key=lambda path: path.stat().st_mtime, reverse=True)
     path = folders or os.pathsep.join((*map(str, cached), environment.get("PATH", "")))
     found = {name: shutil.which(name, path=path) for name in ("etcd", "kube-apiserver", "kube-scheduler")}
@@ -92,8 +90,19 @@ def find_programs(folders: str, environment: Mapping[str, str] = os.environ) -> 
         controllers=places["kube-apiserver"].with_name("kube-controller-manager"),
         scheduler=places["kube-scheduler"],
         kubectl=places["kube-apiserver"].with_name("kubectl"),
-        version=places["kube-apiserver"].parent.name,
+        version=_version(places["kube-apiserver"]),
     )
+
+
+def _version(apiserver: Path) -> str:
+    """As in `1.37.2`, in the program's own words (`Kubernetes v1.37.2`). Raises `BenchError`."""
+    said = subprocess.run([apiserver, "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"v(\d\S+)", said)
+    if found is None:
+        raise BenchError(
+            f"{apiserver} --version tells no version: {said.strip()!r}; name another folder with --programs"
+        )
+    return found[1]
 
 
 class _Spec(msgspec.Struct, rename="camel"):

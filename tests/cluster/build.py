@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lab.control_plane import Programs
+from lab.control_plane import Programs, cache_folder
 from tests.cluster.switch import chosen_minor
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "Component",
     "NoGoError",
     "build",
-    "cache_folder",
     "etcd",
     "kubectl",
     "kubernetes",
@@ -128,14 +127,6 @@ def minors() -> Sequence[str]:
     """Kubernetes minors that can be built, the newest first."""
     found = [path.parent.name for path in (HERE / "kubernetes").glob("*/go.mod")]
     return sorted(found, key=lambda minor: [int(part) for part in minor.split(".")], reverse=True)
-
-
-def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where everything is kept that outlives a run."""
-    if chosen := environment.get("SLOTWISE_CACHE"):
-        return Path(chosen)
-    shared = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "~"), ".cache").expanduser()
-    return Path(shared) / "slotwise"
 
 
 def build(minor: str, cache: Path) -> Programs:

@@ -6,9 +6,9 @@ from typing import Final, Protocol, runtime_checkable
 
 import pytest
 
-from lab.control_plane import ControlPlane, User
+from lab.control_plane import ControlPlane, User, cache_folder
 from tests.cluster.addresses import service_range
-from tests.cluster.build import BuildError, NoGoError, build, cache_folder
+from tests.cluster.build import BuildError, NoGoError, build
 from tests.cluster.switch import VARIABLE, chosen_minor
 
 __all__ = ["CONTRACT", "control_plane", "pytest_runtest_makereport"]

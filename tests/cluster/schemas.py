@@ -18,9 +18,9 @@ from typing import Final
 
 import yaml
 
-from lab.control_plane import ControlPlane
+from lab.control_plane import ControlPlane, cache_folder
 from manifests.schemas import FOLDER
-from tests.cluster.build import build, cache_folder
+from tests.cluster.build import build
 
 __all__ = ["KINDS", "PATHS", "extensions", "trimmed"]
 

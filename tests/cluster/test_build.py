@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from lab.control_plane import cache_folder
 from tests.cluster.build import (
     BuildError,
     build,
-    cache_folder,
     etcd,
     kubectl,
     kubernetes,

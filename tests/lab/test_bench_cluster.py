@@ -1,0 +1,71 @@
+"""What the bench on a real control plane refuses before it starts anything; that it measures is shown in tests/cluster."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.bench import app
+from lab.bench.cluster import find_programs
+from lab.bench.process import BenchError
+
+PROGRAMS = ("etcd", "kube-apiserver", "kube-scheduler")
+
+
+def folder(at: Path, *names: str) -> Path:
+    at.mkdir(parents=True)
+    for name in names:
+        (at / name).write_text("#!/bin/sh\necho Kubernetes v1.99.3\n")
+        (at / name).chmod(0o755)
+    return at
+
+
+def test_programs_are_taken_from_the_folders_named(tmp_path: Path) -> None:
+    one, other = (
+        folder(tmp_path / "a", "etcd"),
+        folder(tmp_path / "b", "kube-apiserver", "kube-scheduler"),
+    )
+    found = find_programs(f"{one}:{other}", {})
+    assert (found.etcd, found.scheduler, found.version) == (
+        one / "etcd",
+        other / "kube-scheduler",
+        "1.99.3",
+    )
+
+
+def test_programs_are_taken_from_the_cache_where_no_folder_is_named(
+    tmp_path: Path,
+) -> None:
+    folder(tmp_path / "etcd-9", "etcd")
+    kubernetes = folder(tmp_path / "kubernetes-9", "kube-apiserver", "kube-scheduler")
+    assert find_programs("", {"SLOTWISE_CACHE": str(tmp_path)}).apiserver == kubernetes / "kube-apiserver"
+
+
+def test_what_is_missing_is_named_with_what_helps(tmp_path: Path) -> None:
+    with pytest.raises(
+        BenchError,
+        match=r"^kube-apiserver, kube-scheduler not found: name their folders with --programs",
+    ):
+        find_programs(str(folder(tmp_path / "a", "etcd")), {})
+
+
+def test_more_pods_than_slots_are_refused(tmp_path: Path) -> None:
+    programs = str(folder(tmp_path / "a", *PROGRAMS))
+    result = CliRunner().invoke(
+        app,
+        [
+            "cluster",
+            "--nodes",
+            "1",
+            "--cards",
+            "1",
+            "--pods",
+            "11",
+            "--programs",
+            programs,
+        ],
+    )
+    assert (
+        result.exit_code,
+        "--pods: 11 do not fit; 1 nodes of 1 cards have 10 slots" in result.stderr,
+    ) == (1, True)
