@@ -1,5 +1,8 @@
 """The `slotwise` command; one file a subcommand."""
 
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
 
 from cli import bench, certs, lab, quota
@@ -27,6 +30,21 @@ app.command("replay")(replay)
 app.command("vendors")(vendors)
 app.command("doctor")(doctor)
 app.command("rbac-check")(rbac_check)
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"slotwise {version('slotwise')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version and leave.")
+    ] = False,
+) -> None:
+    pass
 
 
 if __name__ == "__main__":

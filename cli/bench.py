@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -46,6 +47,23 @@ def _show(figures: dict[str, object], as_json: bool) -> None:
     Console().print(table)
 
 
+def _progress(as_json: bool) -> Callable[[str], None]:
+    """Lines on a terminal that is watched; silence elsewhere."""
+    if as_json or not sys.stderr.isatty():
+        return lambda text: None
+    return lambda text: typer.echo(text, err=True)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What a bench refuses, or could not measure, in one line and exit status 1."""
+    try:
+        yield
+    except (BenchError, ValueError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
 @app.command("filter")
 def filter_(
     nodes: Annotated[int, typer.Option(min=1, help="Nodes in the cluster; all are offered in every call.")] = 5000,
@@ -70,13 +88,9 @@ def filter_(
     Example: slotwise bench filter --case new --json
     """
     bench = FilterBench(Size(nodes, cards, pods), calls, case)
-    try:
-        if not as_json and sys.stderr.isatty():
-            typer.echo(f"placing {pods} pods on {nodes} nodes of {cards} cards, then {calls} calls …", err=True)
+    with _refusals():
+        _progress(as_json)(f"placing {pods} pods on {nodes} nodes of {cards} cards, then {calls} calls …")
         figures = bench_growth(bench) if growth else bench_filter(bench)
-    except (BenchError, ValueError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
     _show(figures, as_json)
 
 
@@ -101,13 +115,9 @@ def admission(
     Example: slotwise bench admission --connections 8 --json
     """
     bench = AdmissionBench(connections, size_bytes, rate, rounds, seconds)
-    try:
-        if not as_json and sys.stderr.isatty():
-            typer.echo(f"{rounds} rounds of {6 * seconds:g} seconds …", err=True)
+    with _refusals():
+        _progress(as_json)(f"{rounds} rounds of {6 * seconds:g} seconds …")
         figures = bench_admission(bench)
-    except (BenchError, ValueError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
     _show(figures, as_json)
 
 
@@ -129,15 +139,9 @@ def burst(
 
     Example: slotwise bench burst --placements 4000 --json
     """
-    try:
-        if not as_json and sys.stderr.isatty():
-            typer.echo(
-                f"placing {pods} pods on {nodes} nodes of {cards} cards, then {placements} over HTTP …", err=True
-            )
+    with _refusals():
+        _progress(as_json)(f"placing {pods} pods on {nodes} nodes of {cards} cards, then {placements} over HTTP …")
         figures = bench_burst(PlacementBench(Size(nodes, cards, pods), placements, api_ms))
-    except (BenchError, ValueError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
     _show(figures, as_json)
 
 
@@ -159,13 +163,9 @@ def metrics(
 
     Example: slotwise bench metrics --nodes 500 --pods 4000 --json
     """
-    try:
-        if not as_json and sys.stderr.isatty():
-            typer.echo(f"placing {pods} pods on {nodes} nodes of {cards} cards, then {scrapes} scrapes …", err=True)
+    with _refusals():
+        _progress(as_json)(f"placing {pods} pods on {nodes} nodes of {cards} cards, then {scrapes} scrapes …")
         figures = bench_metrics(MetricsBench(Size(nodes, cards, pods), scrapes, packed))
-    except (BenchError, ValueError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
     _show(figures, as_json)
 
 
@@ -191,11 +191,8 @@ def quota(
     Example: slotwise bench quota --size-seconds 120 --json
     """
     bench = QuotaBench(namespaces, rate, seconds, burst_seconds, size_rate, size_seconds)
-    try:
+    with _refusals():
         figures = run_on_uvloop(bench_quota(bench))
-    except BenchError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
     _show(figures, as_json)
 
 
@@ -213,19 +210,9 @@ def families(
 
     Example: slotwise bench families --calls 2000 --json
     """
-    try:
+    with _refusals():
         figures = bench_families(FamiliesBench(Size(nodes, cards, pods), calls))
-    except ValueError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
     _show(figures, as_json)
-
-
-def _progress(as_json: bool) -> Callable[[str], None]:
-    """Lines on a terminal that is watched; silence elsewhere."""
-    if as_json or not sys.stderr.isatty():
-        return lambda text: None
-    return lambda text: typer.echo(text, err=True)
 
 
 @app.command("coldstart")
@@ -247,11 +234,8 @@ def coldstart(
     Example: slotwise bench coldstart --rounds 3 --json
     """
     bench = ColdStartBench(Size(nodes, cards, pods), page_size, rounds)
-    try:
+    with _refusals():
         figures = bench_coldstart(bench, _progress(as_json))
-    except (BenchError, ValueError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
     _show(figures, as_json)
 
 
@@ -274,11 +258,8 @@ def history(
     Example: slotwise bench history --pods 1000000 --json
     """
     bench = HistoryBench(pods, nodes, cards, warm_up)
-    try:
+    with _refusals():
         figures = run_on_uvloop(bench_history(bench, _progress(as_json)))
-    except (BenchError, ValueError, ConnectionError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
     _show(figures, as_json)
 
 
@@ -304,30 +285,24 @@ def cluster(
 
     Example: slotwise bench cluster --nodes 1000 --json
     """
-    try:
+    with _refusals():
         figures = run_on_uvloop(
             bench_cluster(ClusterBench(nodes, cards, pods, rounds), find_programs(programs), _progress(as_json))
         )
-    except (BenchError, ValueError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
     _show(figures, as_json)
 
 
 def _draw(files: list[Path], out: Path) -> None:
     """Draw what the files give, and say where it is."""
     try:
-        from lab.bench.plots import PlotError, plot, read_figures  # noqa: PLC0415 - matplotlib is an extra
+        from lab.bench.plots import plot, read_figures  # noqa: PLC0415 - matplotlib is an extra
     except ImportError as error:
         typer.echo(f"error: plots need matplotlib: pip install 'slotwise[plots]' ({error})", err=True)
         raise typer.Exit(1) from error
-    try:
+    with _refusals():
         out.mkdir(parents=True, exist_ok=True)
         for path in plot(read_figures(files), out):
             typer.echo(str(path))
-    except (PlotError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
 
 
 @app.command("plot")
@@ -355,9 +330,6 @@ def all_(
 
     Example: slotwise bench all --out figures
     """
-    try:
+    with _refusals():
         files = run_all(out, lambda line: typer.echo(line, err=True), small)
-    except (BenchError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
     _draw(files, out)

@@ -79,6 +79,9 @@ class AuditedCall:
     namespace: str
     name: str
     code: int
+    received_at: float
+    """Unix seconds, as the next one."""
+    answered_at: float
 
     @property
     def is_write(self) -> bool:
@@ -397,6 +400,8 @@ class ControlPlane:
                 namespace=about.get("namespace", ""),
                 name=about.get("name", ""),
                 code=(entry.get("responseStatus") or {}).get("code", 0),
+                received_at=datetime.fromisoformat(entry["requestReceivedTimestamp"]).timestamp(),
+                answered_at=datetime.fromisoformat(entry["stageTimestamp"]).timestamp(),
             )
 
     def forget_history(self) -> None:

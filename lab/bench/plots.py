@@ -27,7 +27,7 @@ def _styled() -> Iterator[None]:
         yield
 
 
-class PlotError(Exception):
+class PlotError(ValueError):
     """What was given cannot be drawn."""
 
 

@@ -4,6 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
+
+from typer.testing import CliRunner
+
+from cli.__main__ import app
 
 LOADING = """
 import importlib.abc, os, signal, sys
@@ -27,3 +32,8 @@ def test_ctrl_c_while_everything_is_loaded_ended_in_a_traceback() -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_its_version_is_the_installed_one() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.output) == (0, f"slotwise {version('slotwise')}\n")

@@ -8,9 +8,9 @@ from devices.kube.client import KubeClient
 from devices.kube.resources import LEASES
 from tests.cluster.mirror import Mirror, RawObject
 
-__all__ = ["LeaseLog"]
+__all__ = ["LEASE", "LeaseLog"]
 
-_NAME = "slotwise-scheduler"
+LEASE = "slotwise-scheduler"
 
 
 class _Spec(msgspec.Struct, rename="camel"):
@@ -49,7 +49,7 @@ class LeaseLog:
         return self._renewed_at[holder]
 
     def _changed(self, seen: RawObject | None, _: str) -> None:
-        if seen is None or seen.name != _NAME:
+        if seen is None or seen.name != LEASE:
             return
         spec = msgspec.json.decode(seen.raw, type=_Lease).spec
         self.holder = spec.holder_identity
