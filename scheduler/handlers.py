@@ -24,6 +24,7 @@ from scheduler.metrics import DecisionMetrics
 from scheduler.ring import described
 from scheduler.wire import (
     FilterArgs,
+    FilterDecoder,
     FilterResult,
     decode_bind,
     decode_filter,
@@ -106,6 +107,7 @@ class ExtenderHandlers:
         self._choose = engine.filter if node_choice == "extender" else engine.feasible
         self._event_nodes = event_nodes
         self._answered = answered
+        self._decoder = FilterDecoder()
 
     def routes(self) -> Sequence[web.RouteDef]:
         """`/filter`, `/prioritize` and `/bind`."""
@@ -129,7 +131,7 @@ class ExtenderHandlers:
         except BodyTooLargeError as error:
             return failed_filter(str(error)), "malformed", str(error)
         try:
-            args = decode_filter(body)
+            args = self._decoder.decode(body)
         except RequestError as error:
             return failed_filter(str(error)), "malformed", str(error)
         not_now = await self._not_now()
@@ -195,7 +197,7 @@ class ExtenderHandlers:
     async def prioritize(self, request: web.Request) -> web.Response:
         """`ExtenderArgs` in, `HostPriorityList` out: 0 to 10, the better the node the higher."""
         try:
-            args = decode_filter(await _body(request))
+            args = self._decoder.decode(await _body(request))
             names = args.names if args.names is not None else [node.name for node in args.nodes or ()]
             scores = self._engine.scores(args.pod, names)
         except (RequestError, DeviceError, BodyTooLargeError) as error:

@@ -17,6 +17,7 @@ from scheduler.errors import RequestError
 __all__ = [
     "BindingResult",
     "FilterArgs",
+    "FilterDecoder",
     "FilterResult",
     "HostPriority",
     "decode_bind",
@@ -119,6 +120,54 @@ def decode_filter(body: bytes) -> FilterArgs:
     if names is None and nodes is None:
         raise RequestError("extender args missing nodes: expected NodeNames or Nodes")
     return FilterArgs(pod, tuple(names) if names is not None else None, nodes, items)
+
+
+_NAMES = b',"Nodes":null,"NodeNames":['
+_NAME_LIST = msgspec.json.Decoder(list[str])
+
+
+class FilterDecoder:
+    """`decode_filter` for calls that name the same nodes again: names that end a request as they ended one before are not read again.
+
+    Equal ends then have the same tuple of names. kube-scheduler writes the names last; whatever is in any other form is read as a whole.
+    """
+
+    _KEPT = 4
+
+    def __init__(self) -> None:
+        self._ends: list[tuple[bytes, tuple[str, ...]]] = []
+
+    def decode(self, body: bytes) -> FilterArgs:
+        """What `decode_filter` answers, or raises."""
+        for number, (end, names) in enumerate(self._ends):
+            if body.endswith(end):
+                pod = _pod_before(body, len(body) - len(end))
+                if pod is None:
+                    break
+                if number:
+                    self._ends.insert(0, self._ends.pop(number))
+                return FilterArgs(pod, names, None)
+        return self._new_end(body) or decode_filter(body)
+
+    def _new_end(self, body: bytes) -> FilterArgs | None:
+        """Read both parts of a request in kube-scheduler's form, None for any other."""
+        at = body.find(_NAMES)
+        if at < 0 or body[-1:] != b"}" or (pod := _pod_before(body, at)) is None:
+            return None
+        try:
+            names = tuple(_NAME_LIST.decode(memoryview(body)[at + len(_NAMES) - 1 : -1]))
+        except (msgspec.DecodeError, UnicodeError):
+            return None
+        self._ends = [(body[at:], names), *self._ends[: self._KEPT - 1]]
+        return FilterArgs(pod, names, None)
+
+
+def _pod_before(body: bytes, end: int) -> Pod | None:
+    """The pod, where what stands before `end` lacks but a brace: only then does what follows belong to the outermost object."""
+    try:
+        return _EXACT.decode(body[:end] + b"}").pod
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
 
 
 def decode_bind(body: bytes) -> BindRequest:
