@@ -1,7 +1,7 @@
 """Cards, what is used of them, and what a pod gets. Memory is MiB, compute is percent of one card, slots are tenants."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import msgspec
@@ -88,8 +88,7 @@ class Tenant:
     cores: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CardState:
+class CardState(msgspec.Struct, frozen=True, gc=False):
     """A card and what all tenants together hold of it; frozen, so a decision may keep it."""
 
     card: Card
@@ -188,8 +187,7 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
 NO_CHARGE = Charge()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeState:
+class NodeState(msgspec.Struct, frozen=True, gc=False):
     """One node at one moment: its cards ordered by (index, UUID), its score before placement, the annotations families read.
 
     `version` changes whenever anything that a decision can depend on changed on this node.
@@ -199,7 +197,7 @@ class NodeState:
     version: int
     cards: tuple[CardState, ...]
     score: float
-    facts: Mapping[str, str] = field(default_factory=_no_facts)
+    facts: Mapping[str, str] = msgspec.field(default_factory=_no_facts)
 
 
 def _joined(tenants: tuple[Tenant, ...], facts: Mapping[str, str], cores: int) -> tuple[Tenant, ...]:

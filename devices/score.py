@@ -104,14 +104,16 @@ def card_score(state: CardState, weights: Weights, requests: Iterable[DeviceRequ
 
 def node_score(states: Sequence[CardState]) -> float:
     """10 × the shares of all slots, compute and memory in use over the whole node; 0 if there is none of one of them."""
-    slots = sum(state.card.slots for state in states)
-    cores = sum(state.card.cores for state in states)
-    memory = sum(state.card.memory_mib for state in states)
+    slots = cores = memory = used_slots = used_cores = used_memory = 0
+    for state in states:  # one pass: every placement changes a node
+        card = state.card
+        slots += card.slots
+        cores += card.cores
+        memory += card.memory_mib
+        used_slots += state.used_slots
+        used_cores += state.used_cores
+        used_memory += state.used_memory_mib
     if not (slots and cores and memory):
         return 0.0
-    shares = (
-        _part(sum(s.used_slots for s in states), slots),
-        _part(sum(s.used_cores for s in states), cores),
-        _part(sum(s.used_memory_mib for s in states), memory),
-    )
+    shares = (_part(used_slots, slots), _part(used_cores, cores), _part(used_memory, memory))
     return single(10 * single(single(shares[0] + shares[1]) + shares[2]))

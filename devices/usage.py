@@ -151,26 +151,25 @@ def card_states(cards: Iterable[Card], cordoned: frozenset[str], tenants: Iterab
     """
     known = {(card.vendor, card.uuid): card for card in cards}
     by_uuid = {card.uuid: card for card in known.values()}
+    handing_out = {key for key, card in known.items() if is_mig(card)}
     total: dict[CardKey, tuple[int, int, int]] = {}
     placements: dict[str, list[Placement]] = {}
     closed: set[str] = set()
     named: dict[CardKey, list[tuple[float, Tenant]]] = {}
     for tenant in tenants:
-        reserved = {reservation.uuid for reservation in tenant.reservations}
         for key, hold in tenant.holds.items():
-            held = known.get(key)
-            if held is None:
+            if key not in known:
                 continue
             slots, memory_mib, cores = total.get(key, _NOTHING)
             total[key] = (slots + hold.slots, memory_mib + hold.memory_mib, cores + hold.cores)
             if tenant.facts and key[0] in tenant.facts:
                 named.setdefault(key, []).append((tenant.since_s, Tenant(tenant.uid, tenant.facts[key[0]], hold.cores)))
-            if is_mig(held) and key[1] not in reserved:
+            if key in handing_out and all(key[1] != reservation.uuid for reservation in tenant.reservations):
                 closed.add(key[1])
         for reservation in tenant.reservations:
             card = by_uuid.get(reservation.uuid)
             if card is None:
-                closed.update(c.uuid for c in known.values() if is_mig(c))
+                closed.update(uuid for _, uuid in handing_out)
             elif is_mig(card):
                 placements.setdefault(card.uuid, []).append(reservation.placement)
             else:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from devices.model import Card, CardState, NodeState
 from scheduler.policies import NODE_POLICIES
 
-__all__ = ["CORDONED", "LARGEST", "UNHEALTHY", "Cluster", "Columns", "Flags", "Numbers", "bounded"]
+__all__ = ["CORDONED", "LARGEST", "UNHEALTHY", "Cluster", "Columns", "Flags", "Numbers", "States", "bounded"]
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -27,6 +27,8 @@ LARGEST = 2**62
 NOBODY = 0
 """The slot of rows that no node has (any more), and the kind of their cards."""
 _FIRST_NODES, _FIRST_ROWS = 64, 512
+_LEAF = 64
+"""States that are copied together: with 5,000 nodes there are as many leaves as states in one."""
 _FLOAT, _BITS = Struct("<f"), Struct("<i")
 
 
@@ -61,6 +63,17 @@ def _kind_key(card: Card) -> tuple[object, ...]:
     return (card.vendor, card.model, card.slots, card.memory_mib, card.cores, card.mode, card.mig_profiles, details)
 
 
+class States:
+    """The states of all slots as they were at one moment. What has not changed since is shared with earlier and later ones."""
+
+    def __init__(self, leaves: tuple[tuple[NodeState | None, ...], ...]) -> None:
+        self._leaves = leaves
+
+    def of(self, slot: int) -> NodeState | None:
+        """The node that was in this slot."""
+        return self._leaves[slot // _LEAF][slot % _LEAF]
+
+
 class Columns:
     """Nodes by slot and cards by row.
 
@@ -79,6 +92,8 @@ class Columns:
     def _clear(self) -> None:
         self.slot_of.clear()
         self.states: list[NodeState | None] = [None]
+        self._leaves: list[tuple[NodeState | None, ...]] = []
+        self._outdated: set[int] = {0}
         self.changed_at: Numbers = np.zeros(_FIRST_NODES, np.int64)
         self._scores: NDArray[np.float32] = np.zeros(_FIRST_NODES, np.float32)
         self._ranks: Numbers = np.zeros(_FIRST_NODES, np.int64)
@@ -133,6 +148,18 @@ class Columns:
         """`UNHEALTHY` and `CORDONED`, by row."""
         return self._closed[: self.rows]
 
+    def present(self) -> States:
+        """The states as they are, for those who ask after they have changed."""
+        for leaf in sorted(self._outdated):
+            self._leaves[leaf : leaf + 1] = [tuple(self.states[leaf * _LEAF : (leaf + 1) * _LEAF])]
+        self._outdated.clear()
+        return States(tuple(self._leaves))
+
+    def _put(self, slot: int, state: NodeState | None) -> None:
+        self.states[slot] = state
+        self._outdated.add(slot // _LEAF)
+        self.changed_at[slot] = self.sequence
+
     def rows_of(self, slots: Iterable[int]) -> Numbers:
         """The rows of these nodes."""
         found: list[int] = []
@@ -170,13 +197,13 @@ class Columns:
             return
         if slot is None:
             slot = self._new_slot(name)
-        elif self.states[slot] is state:
+        before = self.states[slot]
+        if before is state:
             return
-        self.states[slot] = state
-        self.changed_at[slot] = self.sequence
+        self._put(slot, state)
         self._scores[slot] = state.score
         self._place(slot, state.score)
-        self._write(slot, state.cards)
+        self._write(slot, state.cards, before.cards if before is not None else ())
 
     def _new_slot(self, name: str) -> int:
         if self._free:
@@ -199,8 +226,7 @@ class Columns:
     def _drop(self, name: str, slot: int) -> None:
         del self.slot_of[name]
         self._abandon(slot)
-        self.states[slot] = None
-        self.changed_at[slot] = self.sequence
+        self._put(slot, None)
         self._free.append(slot)
         self.layout += 1
 
@@ -229,21 +255,27 @@ class Columns:
         for policy, factor in NODE_POLICIES.items():
             self.order[policy][slot] = (factor * ordered << 32) + rank
 
-    def _write(self, slot: int, states: Sequence[CardState]) -> None:
+    def _write(self, slot: int, states: Sequence[CardState], before: Sequence[CardState]) -> None:
         span = self._spans[slot]
         if len(span) != len(states):
             self._abandon(slot)
             span = self._spans[slot] = self._new_rows(len(states))
             self._owner[span.start : span.stop] = slot
-        for row, state in zip(span, states, strict=True):
-            if self.cards[row] is not state.card:
-                self.cards[row] = state.card
-                self._kind[row] = self._kind_number(state.card)
-        at = slice(span.start, span.stop)
-        self._free_memory[at] = [bounded(s.card.memory_mib - s.used_memory_mib) for s in states]
-        self._used_slots[at] = [bounded(s.used_slots) for s in states]
-        self._used_cores[at] = [bounded(s.used_cores) for s in states]
-        self._closed[at] = [UNHEALTHY * (not s.healthy) + CORDONED * s.cordoned for s in states]
+            before = ()
+        # A placement changes one card of its node, as a rule.
+        for row, state, was in zip(span, states, before or (None,) * len(states), strict=True):
+            if state != was:
+                self._write_card(row, state)
+
+    def _write_card(self, row: int, state: CardState) -> None:
+        card = state.card
+        if self.cards[row] is not card:
+            self.cards[row] = card
+            self._kind[row] = self._kind_number(card)
+        self._free_memory[row] = bounded(card.memory_mib - state.used_memory_mib)
+        self._used_slots[row] = bounded(state.used_slots)
+        self._used_cores[row] = bounded(state.used_cores)
+        self._closed[row] = UNHEALTHY * (not state.healthy) + CORDONED * state.cordoned
 
     def _new_rows(self, count: int) -> range:
         first = self.rows

@@ -19,9 +19,6 @@ class Offer:
     names: tuple[str, ...]
     slots: Numbers
     unregistered: tuple[str, ...]
-    slot_of: Mapping[str, int]
-    array: NDArray[np.object_]
-    """`names` once more."""
 
     @property
     def count(self) -> int:
@@ -29,9 +26,19 @@ class Offer:
         return len(self.names) + len(self.unregistered)
 
     @cached_property
-    def in_order(self) -> Sequence[str]:
-        """`names` sorted."""
-        return tuple(sorted(self.names))
+    def array(self) -> NDArray[np.object_]:
+        """`names` once more."""
+        return np.array(self.names, object)
+
+    @cached_property
+    def place_of(self) -> Mapping[str, int]:
+        """Where each of `names` stands among them."""
+        return {name: place for place, name in enumerate(self.names)}
+
+    @cached_property
+    def in_order(self) -> Sequence[int]:
+        """Places of `names` in the order of the names."""
+        return sorted(range(len(self.names)), key=self.names.__getitem__)
 
 
 class Offers:
@@ -55,10 +62,11 @@ class Offers:
         return offer
 
 
-def _offer(names: Sequence[str], columns: Columns) -> Offer:
-    found = {name: columns.slot_of.get(name) for name in names}
-    known = {name: slot for name, slot in found.items() if slot is not None}
-    missing = tuple(name for name, slot in found.items() if slot is None)
-    return Offer(
-        tuple(known), np.fromiter(known.values(), np.int64, len(known)), missing, known, np.array(list(known), object)
-    )
+def _offer(names: tuple[str, ...], columns: Columns) -> Offer:
+    slots = list(map(columns.slot_of.get, names))
+    if None in slots or len(set(slots)) < len(slots):
+        found = {name: columns.slot_of.get(name) for name in names}
+        known = {name: slot for name, slot in found.items() if slot is not None}
+        missing = tuple(name for name, slot in found.items() if slot is None)
+        return Offer(tuple(known), np.fromiter(known.values(), np.int64, len(known)), missing)
+    return Offer(names, np.array(slots, np.int64), ())

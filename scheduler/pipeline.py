@@ -14,7 +14,7 @@ from devices.config import DeviceConfig
 from devices.model import NodeState
 from devices.reasons import NODE_UNREGISTERED
 from scheduler.ask import Ask
-from scheduler.columns import LARGEST, Cluster, Columns, Flags
+from scheduler.columns import LARGEST, Cluster, Columns, Flags, States
 from scheduler.evaluate import Fit, Headrooms, NotFit, Verdict, evaluate
 from scheduler.memo import Memo, Verdicts
 from scheduler.offer import Offer, Offers
@@ -34,8 +34,7 @@ class _Moment:
     """The offered nodes as they were when it was decided, and how to look at more of them."""
 
     offer: Offer
-    states: Sequence[NodeState | None]
-    """By slot."""
+    states: States
     judge: Judge
     screened: Sequence[int]
     """Places in the offer of some nodes that do not fit, though nobody evaluated them."""
@@ -118,13 +117,17 @@ class Decision:
         """The decision as it may be kept: with the states of `refused` refused nodes, and as many not evaluated yet."""
         moment, states = self._moment, {}
         if moment is not None:
+            offer = moment.offer
+            places = list(moment.screened[:refused])
             if self._refused is not None:
-                names = list(moment.offer.in_order[:refused])
+                places += offer.in_order[:refused]
             else:
                 names = nsmallest(refused, (n for n, verdict in self.verdicts.items() if isinstance(verdict, NotFit)))
-            names += [moment.offer.names[place] for place in moment.screened[:refused]]
-            slot_of = moment.offer.slot_of
-            states = {name: state for name in names if (state := moment.states[slot_of[name]]) is not None}
+                places += [offer.place_of[name] for name in names]
+            for place in places:
+                state = moment.states.of(int(offer.slots[place]))
+                if state is not None:
+                    states[offer.names[place]] = state
         return Decision(
             self.ask,
             self.offered,
@@ -144,7 +147,7 @@ class Decision:
         moment = self._moment
         if moment is not None and self.evaluated < self.offered:
             for name, slot in zip(moment.offer.names, moment.offer.slots.tolist(), strict=True):
-                state = moment.states[slot]
+                state = moment.states.of(slot)
                 if name not in self.verdicts and state is not None:
                     self.verdicts[name] = moment.judge(slot, state)
         return self
@@ -196,7 +199,6 @@ class Pipeline:
                 refused = outcomes.refusals.of(columns, offer, judge)
                 verdicts = {}
         fit = verdicts[chosen] if chosen is not None else None
-        states = tuple(columns.states)
         return Decision(
             ask,
             offer.count,
@@ -206,7 +208,7 @@ class Pipeline:
             offer.unregistered,
             {},
             headrooms,
-            _Moment(offer, states, judge, screened),
+            _Moment(offer, columns.present(), judge, screened),
             refused,
         )
 

@@ -19,7 +19,7 @@ from devices.model import CardState, NodeState
 from devices.reasons import NODE_UNREGISTERED
 from devices.score import node_score, single
 from scheduler.ask import Ask, Defaults, ask_of
-from scheduler.columns import Columns
+from scheduler.columns import Columns, States
 from scheduler.evaluate import Fit, NotFit, evaluate
 from scheduler.pipeline import Decision, Pipeline
 from scheduler.policies import NODE_POLICIES
@@ -184,6 +184,7 @@ def test_decisions_from_columns_are_those_of_looking_at_every_node(data: st.Data
     for _ in range(data.draw(st.integers(1, 8))):
         ask = ASKS[data.draw(st.sampled_from(sorted(ASKS)))]
         names = tuple(data.draw(st.permutations(NAMES))[: data.draw(st.integers(1, len(NAMES)))])
+        names += tuple(data.draw(st.lists(st.sampled_from(NAMES), max_size=1)))
         headrooms = data.draw(st.sampled_from(HEADROOMS))
         earlier = pipeline.decide(ask, names, nodes, headrooms)
         check(earlier, nodes, ask, names, headrooms)
@@ -254,6 +255,26 @@ def test_the_order_of_nodes_is_that_of_sorting_them(scores: Mapping[str, float],
     for policy, factor in NODE_POLICIES.items():
         ordered = [names[place] for place in np.argsort(columns.order[policy][slots])]
         assert ordered == sorted(names, key=lambda name: (factor * now[name], name))
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_states_of_a_moment_stay_as_they_were(data: st.DataObject) -> None:
+    nodes, columns = Nodes(), Columns()
+    names = [f"n{number}" for number in range(200)]
+    kept: list[tuple[States, dict[int, NodeState | None]]] = []
+    for _ in range(data.draw(st.integers(1, 6))):
+        for name in data.draw(st.lists(st.sampled_from(names), max_size=100)):
+            if data.draw(st.integers(0, 3)):
+                nodes.put(name, [CardState(card())])
+            else:
+                nodes.drop(name)
+        if data.draw(st.integers(0, 4)) == 0:
+            nodes.lose_log()
+        columns.follow(nodes)
+        kept.append((columns.present(), {slot: nodes.state(name) for name, slot in columns.slot_of.items()}))
+    for states, then in kept:
+        assert {slot: states.of(slot) for slot in then} == then
 
 
 def test_columns_of_nodes_that_come_and_go_do_not_grow() -> None:
