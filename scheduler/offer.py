@@ -63,10 +63,21 @@ class Offers:
 
 
 def _offer(names: tuple[str, ...], columns: Columns) -> Offer:
-    slots = list(map(columns.slot_of.get, names))
-    if None in slots or len(set(slots)) < len(slots):
-        found = {name: columns.slot_of.get(name) for name in names}
-        known = {name: slot for name, slot in found.items() if slot is not None}
-        missing = tuple(name for name, slot in found.items() if slot is None)
-        return Offer(tuple(known), np.fromiter(known.values(), np.int64, len(known)), missing)
-    return Offer(names, np.array(slots, np.int64), ())
+    slots = _slots(names, columns)
+    if slots is not None:
+        return Offer(names, slots, ())
+    found = {name: columns.slot_of.get(name) for name in names}
+    known = {name: slot for name, slot in found.items() if slot is not None}
+    missing = tuple(name for name, slot in found.items() if slot is None)
+    return Offer(tuple(known), np.fromiter(known.values(), np.int64, len(known)), missing)
+
+
+def _slots(names: tuple[str, ...], columns: Columns) -> Numbers | None:
+    """The slots of names that all have cards and are all different, as nearly every list is; else None."""
+    try:
+        slots = np.fromiter(map(columns.slot_of.__getitem__, names), np.int64, len(names))
+    except KeyError:
+        return None
+    seen = np.zeros(columns.slots, np.bool_)
+    seen[slots] = True
+    return slots if np.count_nonzero(seen) == len(names) else None

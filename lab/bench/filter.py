@@ -9,6 +9,7 @@ import http.client
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from random import Random
 from statistics import fmean, median
 from time import perf_counter
 
@@ -28,7 +29,7 @@ from lab.bench.synthetic import (
 
 __all__ = ["CASES", "BenchError", "FilterBench", "bench_filter", "bench_growth", "extender", "probe"]
 
-CASES = ("seen", "new", "chain", "nofit", "nofit-retried")
+CASES = ("seen", "shuffled", "new", "chain", "nofit", "nofit-retried")
 WARM_UP_CALLS = 50
 _PROBES = 32
 _PLAIN_CALLS = 3
@@ -45,6 +46,7 @@ class FilterBench:
     """What is measured: a cluster of this size, so many calls, and which of `CASES` they are.
 
     - `seen`: eight sizes and three policies, again and again
+    - `shuffled`: as `seen`, the names in another order in every call
     - `new`: a size that never came before, in every call
     - `chain`: `mutex,binpack,numa`, four cards, an init container and a sidecar, nodes with pair scores
     - `nofit`: more than any card has, never the same size twice
@@ -107,7 +109,13 @@ class _Caller:
 
     def __init__(self, port: int, size: Size) -> None:
         self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        self._names = orjson.dumps([node_name(number) for number in range(size.nodes)])
+        self._order = [node_name(number) for number in range(size.nodes)]
+        self._names = orjson.dumps(self._order)
+
+    def shuffle(self, random: Random) -> None:
+        """Send the names in another order from now on."""
+        random.shuffle(self._order)
+        self._names = orjson.dumps(self._order)
 
     def close(self) -> None:
         self._http.close()
@@ -143,10 +151,12 @@ def bench_filter(bench: FilterBench) -> dict[str, object]:
     documents(size)  # says what does not fit here, not in the other process
     calls, floor = _Times(), _Times()
     with extender(size, linked=case == "chain") as (port, pid), apart(pid) as is_apart:
-        caller = _Caller(port, size)
+        caller, random = _Caller(port, size), Random(1)
         for number in range(WARM_UP_CALLS + bench.calls):
             if case == "nofit-retried":
                 caller.call("/filter", caller.body(_placed_between(number)))
+            if case == "shuffled":
+                caller.shuffle(random)
             body = caller.body(probe(case, number))
             if number % _FLOOR_EVERY == 0:
                 # Several at once: the first of them still waits for what the extender does after its answers.

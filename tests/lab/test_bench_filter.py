@@ -91,7 +91,9 @@ def test_the_bench_runs_every_case_and_gives_its_figures(case: str) -> None:
 
 
 def test_an_unknown_case_is_named_with_what_there_is() -> None:
-    with pytest.raises(ValueError, match="case 'fits': expected one of seen, new, chain, nofit, nofit-retried"):
+    with pytest.raises(
+        ValueError, match="case 'fits': expected one of seen, shuffled, new, chain, nofit, nofit-retried"
+    ):
         bench_filter(FilterBench(Size(30, 4, 60), 1, "fits"))
 
 
