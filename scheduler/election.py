@@ -155,7 +155,9 @@ class Election:
         settings, lease = self._settings, self._standing.lease
         if not self._news.synced.is_set():
             return [f"{settings.lease} is not listed yet"]
-        if lease is not None and lease.holder and lease.duration_s <= self._rules.needed_s:
+        # Another replica's Lease may be as short as that one's configuration says: one that replaces it has to become ready first.
+        is_ours = self._standing.phase is not Phase.FOLLOWING
+        if is_ours and lease is not None and lease.duration_s <= self._rules.needed_s:
             return [
                 f"{settings.lease} lasts {lease.duration_s:g} s, and no Binding goes out with less than {self._rules.needed_s:g} s"
                 f" left of it (--bind-timeout {settings.bind_timeout_s:g}s + --leader-elect-margin {settings.margin_s:g}s):"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
+from serving.access_log import OUTCOME
 from serving.drain import Drain
 
 __all__ = ["NotReady", "add_health"]
@@ -28,6 +29,7 @@ def add_health(app: web.Application, not_ready: NotReady, drain: Drain) -> None:
             reasons.insert(0, "shutting down")
         if not reasons:
             return web.Response()
+        request[OUTCOME] = "; ".join(reasons)
         return web.Response(status=503, text="".join(f"{reason}\n" for reason in reasons))
 
     app.router.add_get("/healthz", healthz)

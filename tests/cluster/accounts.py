@@ -1,7 +1,8 @@
 """Who tries things on the control plane, each with credentials of their own, and the pods they try them with."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,8 +74,9 @@ def part(document: JsonObject, key: str) -> JsonObject:
     return found
 
 
-def owner_of_pods(plane: ControlPlane) -> Account:
-    """A service account in a new namespace, with every right on the pods there and no other."""
+@contextmanager
+def owner_of_pods(plane: ControlPlane) -> Iterator[Account]:
+    """A service account in a new namespace, with every right on the pods there and no other; all of it is gone afterwards."""
     namespace = f"team-{uuid.uuid4().hex[:8]}"
     plane.create_namespace(namespace)
     plane.create_service_account(namespace, "user")
@@ -84,7 +86,11 @@ def owner_of_pods(plane: ControlPlane) -> Account:
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "pods"}
     subject = {"kind": "ServiceAccount", "namespace": namespace, "name": "user"}
     plane.create(f"{rbac}/rolebindings", {"metadata": {"name": "pods"}, "roleRef": reference, "subjects": [subject]})
-    return Account(plane, namespace, plane.service_account_token(namespace, "user"))
+    yield Account(plane, namespace, plane.service_account_token(namespace, "user"))
+    # First the pods, whose end the API server waits for: whoever comes next would count them.
+    for path in (f"{namespace}/pods", namespace):
+        status, answer = plane.request("DELETE", f"/api/v1/namespaces/{path}", {"gracePeriodSeconds": 0})
+        assert status == 200, answer
 
 
 def at_work(plane: ControlPlane, user: str, namespace: str) -> Account:

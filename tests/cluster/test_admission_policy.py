@@ -6,7 +6,7 @@ places one, by a Binding with its account's credentials.
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -32,9 +32,10 @@ CHECKED_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def user(control_plane: ControlPlane, slotwise: Slotwise) -> Account:
+def user(control_plane: ControlPlane, slotwise: Slotwise) -> Iterator[Account]:
     """Has every right on the pods of one namespace, and no other."""
-    return owner_of_pods(control_plane)
+    with owner_of_pods(control_plane) as user:
+        yield user
 
 
 @pytest.fixture(scope="module")

@@ -28,9 +28,10 @@ SEEN_S = 30.0
 
 
 @pytest.fixture(scope="module")
-def user(control_plane: ControlPlane, slotwise: Slotwise) -> Account:
+def user(control_plane: ControlPlane, slotwise: Slotwise) -> Iterator[Account]:
     """Has every right on the pods of one namespace."""
-    return owner_of_pods(control_plane)
+    with owner_of_pods(control_plane) as user:
+        yield user
 
 
 @pytest.fixture(scope="module")

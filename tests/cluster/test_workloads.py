@@ -1,15 +1,15 @@
 """What people run: Deployments, Jobs and StatefulSets of device pods, made by the real controllers, on fake nodes and cards."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 
-from devices.kube.errors import NotFound
 from devices.kube.protocols import JsonObject
 from devices.kube.resources import Resource
 from devices.objects import Pod
 from lab.cluster import Cluster
+from lab.control_plane import ControlPlane
 from lab.names import RUN_SECONDS
 from lab.nodes import uniform_nodes
 from tests.cluster.books import leader_agrees, recounted
@@ -42,14 +42,17 @@ def template(name: str, restart: str = "Always", annotations: dict[str, str] | N
 
 
 @asynccontextmanager
-async def workload(cluster: Cluster, resource: Resource, name: str, spec: JsonObject) -> AsyncIterator[None]:
+async def workload(
+    plane: ControlPlane, cluster: Cluster, resource: Resource, name: str, spec: JsonObject
+) -> AsyncIterator[None]:
     """It is there inside, and afterwards it and its pods are gone."""
     await cluster.client.create(resource, {"metadata": {"name": name}, "spec": spec}, NAMESPACE)
     try:
         yield
     finally:
-        with suppress(NotFound):
-            await cluster.client.delete(resource, name, NAMESPACE)
+        # As kubectl does it: left to itself the API server would keep the pods of a Job.
+        status, answer = plane.request("DELETE", resource.item(name, NAMESPACE), {"propagationPolicy": "Background"})
+        assert status == 200, answer
         # The garbage collector takes them, and the lab's kubelet sees each of them to its end.
         assert await cluster.pods.wait_for(lambda: pods(cluster) == [], PATIENCE_S), pods(cluster)
 
@@ -83,14 +86,14 @@ async def until(cluster: Cluster, holds: Callable[[], bool], what: str) -> None:
     )
 
 
-async def test_a_deployment_rolls_and_shrinks(team: Cluster, slotwise: Slotwise) -> None:
+async def test_a_deployment_rolls_and_shrinks(control_plane: ControlPlane, team: Cluster, slotwise: Slotwise) -> None:
     watched = Watched(team)
     spec: JsonObject = {
         "replicas": 20,
         "selector": {"matchLabels": {"app": "web"}},
         "template": template("web"),
     }
-    async with workload(team, DEPLOYMENTS, "web", spec):
+    async with workload(control_plane, team, DEPLOYMENTS, "web", spec):
         await until(team, lambda: len(running(team)) == 20, "20 replicas run")
         assert await leader_agrees(team, slotwise) == ""
         before = {pod.uid for pod in pods(team)}
@@ -112,21 +115,21 @@ async def test_a_deployment_rolls_and_shrinks(team: Cluster, slotwise: Slotwise)
     assert watched.most_mib >= 20 * SHARE_MIB
 
 
-async def test_a_job_of_fifty_runs_to_its_end(team: Cluster, slotwise: Slotwise) -> None:
+async def test_a_job_of_fifty_runs_to_its_end(control_plane: ControlPlane, team: Cluster, slotwise: Slotwise) -> None:
     watched = Watched(team)
     spec: JsonObject = {
         "completions": 50,
         "parallelism": 25,
         "template": template("batch", "Never", {RUN_SECONDS: "0.2"}),
     }
-    async with workload(team, JOBS, "batch", spec):
+    async with workload(control_plane, team, JOBS, "batch", spec):
         await until(team, lambda: [p.status.phase for p in pods(team)] == ["Succeeded"] * 50, "50 pods have succeeded")
         assert await leader_agrees(team, slotwise) == ""
         assert recounted(team) == {}
     assert watched.violations == set()
 
 
-async def test_a_stateful_set_comes_up_in_order(team: Cluster, slotwise: Slotwise) -> None:
+async def test_a_stateful_set_comes_up_in_order(control_plane: ControlPlane, team: Cluster, slotwise: Slotwise) -> None:
     watched = Watched(team)
     created: list[str] = []
     team.pods.listen(lambda before, after: created.append(after.pod.name) if before is None and after else None)
@@ -136,14 +139,16 @@ async def test_a_stateful_set_comes_up_in_order(team: Cluster, slotwise: Slotwis
         "selector": {"matchLabels": {"app": "store"}},
         "template": template("store"),
     }
-    async with workload(team, STATEFUL_SETS, "store", spec):
+    async with workload(control_plane, team, STATEFUL_SETS, "store", spec):
         await until(team, lambda: len(running(team)) == 5, "5 replicas run")
         assert created == [f"store-{number}" for number in range(5)]
         assert await leader_agrees(team, slotwise) == ""
     assert watched.violations == set()
 
 
-async def test_a_deployment_beyond_its_quota_gets_what_the_quota_allows(team: Cluster, slotwise: Slotwise) -> None:
+async def test_a_deployment_beyond_its_quota_gets_what_the_quota_allows(
+    control_plane: ControlPlane, team: Cluster, slotwise: Slotwise
+) -> None:
     watched = Watched(team)
     await team.put_quota(NAMESPACE, "memory", {"limits.nvidia.com/gpumem": str(12 * SHARE_MIB + 1)})
     spec: JsonObject = {
@@ -151,7 +156,7 @@ async def test_a_deployment_beyond_its_quota_gets_what_the_quota_allows(team: Cl
         "selector": {"matchLabels": {"app": "greedy"}},
         "template": template("greedy"),
     }
-    async with workload(team, DEPLOYMENTS, "greedy", spec):
+    async with workload(control_plane, team, DEPLOYMENTS, "greedy", spec):
         await until(team, lambda: len(running(team)) == 12, "12 replicas run")
         assert await leader_agrees(team, slotwise) == ""
         assert len(pods(team)) == 12

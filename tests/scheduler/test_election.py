@@ -298,13 +298,19 @@ async def test_handshakes_are_answered_by_the_leader_alone(one: Replica) -> None
     await until(answered)
 
 
-async def test_a_lease_in_which_no_binding_fits_is_no_readiness(api: ApiServer) -> None:
+async def test_a_lease_of_ours_in_which_no_binding_fits_is_no_readiness(api: ApiServer) -> None:
     async with replica(api) as long, replica(api, "second", bind_timeout_s=2) as short:
-        await long.hold("other_1", duration_s=6)
-        await short.hold("other_1", duration_s=6)
+        await short.hold(duration_s=6)
         assert short.service.not_ready() == []
+        await long.hold(duration_s=6)
         assert long.service.not_ready() == [
             "Lease slotwise-system/slotwise-scheduler lasts 6 s, and no Binding goes out with less than 6 s left of it"
             " (--bind-timeout 5s + --leader-elect-margin 1s): shorten the former, or lengthen leaseDuration in"
             " kube-scheduler's configuration"
         ]
+
+
+async def test_a_replica_with_a_longer_lease_never_became_ready_beside_the_one_it_was_to_replace(api: ApiServer) -> None:
+    async with replica(api) as longer:
+        await longer.hold("other_1", duration_s=6)
+        assert longer.service.not_ready() == []

@@ -183,7 +183,7 @@ async def test_one_log_line_a_request(caplog: pytest.LogCaptureFixture) -> None:
     assert [(line[:3], line[4:]) for line in lines] == [
         (["POST", "/filter", "200"], ["node n2, score 1"]),
         (["GET", "/x", "404"], []),
-        (["GET", "/readyz", "503"], []),  # a good /healthz is left to DEBUG
+        (["GET", "/readyz", "503"], ["no leader"]),  # a good /healthz is left to DEBUG
         (["POST", "/filter", "200"], ["a" * 999 + "…"]),  # every retry wrote a whole annotation into the log
     ]
     assert all(line[3].endswith("ms") and float(line[3].removesuffix("ms")) >= 0 for line in lines)
