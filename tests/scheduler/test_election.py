@@ -310,7 +310,9 @@ async def test_a_lease_of_ours_in_which_no_binding_fits_is_no_readiness(api: Api
         ]
 
 
-async def test_a_replica_with_a_longer_lease_never_became_ready_beside_the_one_it_was_to_replace(api: ApiServer) -> None:
+async def test_a_replica_with_a_longer_lease_never_became_ready_beside_the_one_it_was_to_replace(
+    api: ApiServer,
+) -> None:
     async with replica(api) as longer:
         await longer.hold("other_1", duration_s=6)
         assert longer.service.not_ready() == []
