@@ -10,7 +10,7 @@ from typing import Final
 import scheduler.config
 from devices.ledger import PLACED
 from scheduler.errors import SettingsError
-from serving.flags import add_bool_flag, boolean, duration_text, hyphened, value
+from serving.flags import FlagParser, add_bool_flag, boolean, duration_text, hyphened, value
 from serving.process import Ports
 from webhook.config import ANY_SCHEDULER, AdmissionSettings
 
@@ -62,7 +62,7 @@ class Settings(scheduler.config.Settings):
 
 def new_parser() -> argparse.ArgumentParser:
     """Every flag but those of resource names, which only the pattern knows."""
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         prog="scheduler",
         description="Slotwise in the place of HAMi's extender: admission (/webhook) and placing (/filter, /bind) in one process, with"
         " HAMi's flags and rights. `scheduler version` prints the version.",
@@ -71,7 +71,6 @@ def new_parser() -> argparse.ArgumentParser:
         " --leader-elect-resource-name=hami-scheduler --leader-elect-resource-namespace=kube-system."
         " Flags may be written with '-' or '_'. Also taken, without effect: klog's flags beside -v, and resource names as flags"
         " (--dcu-name=…), which the device configuration overrides in HAMi as well.",
-        allow_abbrev=False,
     )
     pods = parser.add_argument_group("pods")
     add_bool_flag(

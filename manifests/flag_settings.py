@@ -128,6 +128,15 @@ FLAGS: Final = (
         "of one Binding request",
     ),
     flag_setting(
+        "leader-elect-margin",
+        (EXTENDER,),
+        "--leader-elect-margin",
+        "1s",
+        "2s",
+        f"{_DURATION}; with bind-timeout less than the Lease's duration",
+        "what must be left of the Lease beyond bind-timeout for a Binding to go out",
+    ),
+    flag_setting(
         "reservation-timeout",
         (EXTENDER,),
         "--reservation-timeout",

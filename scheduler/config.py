@@ -11,7 +11,7 @@ from typing import Any
 from devices.kube.freshness import OwnPod, own_pod
 from devices.ledger import PLACED, QUOTA_COUNTS
 from scheduler.errors import SettingsError
-from serving.flags import add_bool_flag, duration, hyphened, value
+from serving.flags import FlagParser, add_bool_flag, duration, hyphened, value
 from serving.process import Ports, ProcessSettings, add_process_flags, process_settings
 
 __all__ = ["CALLER_TIMEOUT_S", "DEFAULT_LOCK_TIMEOUT_S", "Settings", "add_flags", "fields", "lock_timeout_s", "parse"]
@@ -148,13 +148,12 @@ _NOT_HERE: Mapping[str, str] = MappingProxyType(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         prog="python -m scheduler",
         description="kube-scheduler extender for shares of accelerators: POST /filter chooses node and cards and reserves them,"
         " POST /bind writes the allocation with the Binding, in one write.",
         epilog="Example: python -m scheduler --http_bind=127.0.0.1:8888 --scheduler-name=hami-scheduler"
         " --device-config-file=/device-config.yaml --gpu-scheduler-policy=binpack. Flags may be written with '-' or '_'.",
-        allow_abbrev=False,
     )
     add_flags(parser, PORTS)
     return parser

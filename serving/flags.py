@@ -3,11 +3,13 @@
 import argparse
 import re
 from collections.abc import Callable
-from typing import TypeVar
+from difflib import get_close_matches
+from typing import NoReturn, TypeVar
 
 from devices.config import optional_families
 
 __all__ = [
+    "FlagParser",
     "add_bool_flag",
     "add_cluster_flags",
     "add_log_flags",
@@ -25,8 +27,26 @@ __all__ = [
 
 T = TypeVar("T")
 
+_UNKNOWN = "unrecognized arguments: "
+"""How argparse begins to say which flags it does not know."""
+
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
+
+
+class FlagParser(argparse.ArgumentParser):
+    """A parser of whole flags whose errors are one line: what is wrong, what may have been meant, and where to read on."""
+
+    def __init__(self, prog: str, description: str, epilog: str) -> None:
+        super().__init__(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2."""
+        known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        unknown = message.removeprefix(_UNKNOWN).split() if message.startswith(_UNKNOWN) else []
+        close = [flag for word in unknown for flag in get_close_matches(word.partition("=")[0], known, n=1)]
+        meant = f" (did you mean {' '.join(close)}?)" if close else ""
+        self.exit(2, f"{self.prog}: error: {message}{meant}; see {self.prog} --help\n")
 
 
 def duration(text: str) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from certs.settings import KeptCertificates
 from devices.admission_objects import SCHEDULER_ACCOUNTS, WRITER_ACCOUNTS
 from devices.ledger import PLACED, QUOTA_COUNTS
-from serving.flags import add_bool_flag, hyphened, names, value
+from serving.flags import FlagParser, add_bool_flag, hyphened, names, value
 from serving.process import Ports, ProcessSettings, add_process_flags, process_settings
 from webhook.certificate_flags import add_certificate_flags, kept_certificates
 from webhook.errors import SettingsError
@@ -95,13 +95,12 @@ class Settings(ProcessSettings):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         prog="python -m webhook",
         description="Admission of device pods: POST /webhook fills in scheduler name, defaults and environment; POST /validate"
         " refuses what must not run (privileged device pods, values that cannot be used, forged allocations, quota).",
         epilog="Example: python -m webhook --cert_file=/tls/tls.crt --key_file=/tls/tls.key --scheduler-name=hami-scheduler"
         " --device-config-file=/device-config.yaml. Flags may be written with '-' or '_'.",
-        allow_abbrev=False,
     )
     pods = parser.add_argument_group("pods")
     pods.add_argument(

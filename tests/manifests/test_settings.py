@@ -74,7 +74,7 @@ def meaning(documents: Sequence[Document]) -> Sequence[Document]:
                 item["args"] = webhook_settings(line, {})
             elif module_of(line) == "scheduler":
                 # Who leads is for the cluster to say, so these are compared as they stand.
-                apart = [word for word in line if word.startswith("--leader-elect")]
+                apart = [word for word in line if word.startswith("--leader-elect") and "-margin" not in word]
                 item["args"] = (scheduler_settings([word for word in line if word not in apart], {}), apart)
     return found
 

@@ -113,7 +113,11 @@ def test_verbosity_below_4_is_no_debugging() -> None:
 
 
 UNREADABLE = {
-    "unknown": ("--nonsense=1", "unrecognized arguments: --nonsense=1"),
+    "unknown": ("--nonsense=1", "unrecognized arguments: --nonsense=1; see python -m scheduler --help"),
+    "a slip of the pen": (
+        "--nodelock=never",
+        "unrecognized arguments: --nodelock=never (did you mean --node-lock?); see",
+    ),
     "a shortened flag": ("--node-lock-time=1m", "unrecognized arguments"),
     "an address without port": ("--http_bind=localhost", "'localhost' is not an address: expected host:port or :port"),
     "a duration without unit": ("--bind-timeout=25", "'25' is not a duration"),
