@@ -1,6 +1,7 @@
 """Names on the wire that belong to no single accelerator family (HAMi v2.10 wire contract, names)."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from devices.errors import BindingMetadataError
 
@@ -57,6 +58,12 @@ def is_label_value(text: str) -> bool:
 
 
 def _is_key(key: str) -> bool:
+    return len(key) <= sum(_KEY_PARTS_MAX) + 1 and _is_qualified(key)
+
+
+@lru_cache(maxsize=1024)
+def _is_qualified(key: str) -> bool:
+    """Most pods carry the same few keys."""
     prefix, slash, name = key.rpartition("/")
     if slash and (
         len(prefix) > _KEY_PARTS_MAX[0]

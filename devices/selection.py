@@ -11,7 +11,12 @@ UuidKeys = tuple[str, str]
 """The annotation that lists what may be used, and the one that lists what may not."""
 
 
+_NO_ITEMS: frozenset[str] = frozenset()
+
+
 def _items(text: str) -> frozenset[str]:
+    if not text:
+        return _NO_ITEMS
     return frozenset(item for item in (part.strip() for part in text.split(",")) if item)
 
 
@@ -45,11 +50,16 @@ def selection_of(
     annotations: Mapping[str, str], uuid_keys: tuple[UuidKeys, ...], type_keys: UuidKeys | None
 ) -> Selection:
     """Parse the lists; a missing or blank value is no constraint (HAMi v2.10 wire contract, pod annotations set by users)."""
-    use_uuids = tuple(_items(value) for use, _ in uuid_keys if (value := annotations.get(use, "")).strip())
-    nouse_uuids = frozenset().union(*(_items(annotations.get(nouse, "")) for _, nouse in uuid_keys))
-    use_types, nouse_types = None, frozenset[str]()
+    use_uuids: list[frozenset[str]] = []
+    nouse_uuids = _NO_ITEMS
+    for use, nouse in uuid_keys:
+        value = annotations.get(use, "")
+        if value.strip():
+            use_uuids.append(_items(value))
+        nouse_uuids |= _items(annotations.get(nouse, ""))
+    use_types, nouse_types = None, _NO_ITEMS
     if type_keys is not None:
         value = annotations.get(type_keys[0], "")
         use_types = frozenset(item.upper() for item in _items(value)) if value.strip() else None
         nouse_types = frozenset(item.upper() for item in _items(annotations.get(type_keys[1], "")))
-    return Selection(use_uuids, nouse_uuids, use_types, nouse_types, annotations)
+    return Selection(tuple(use_uuids), nouse_uuids, use_types, nouse_types, annotations)

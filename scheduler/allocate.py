@@ -8,6 +8,7 @@ from devices.config import DeviceConfig
 from devices.keys import (
     BIND_PHASE,
     BIND_TIME,
+    SYSTEM_KEYS,
     VGPU_NODE,
     VGPU_TIME,
     check_binding_metadata,
@@ -57,10 +58,9 @@ def allocation_annotations(
             placed = Placed(pod, node.name if node is not None else "", cards, now_s)
             further = vendor.hooks.annotate(vendor, _of(allocation, vendor), placed)
             found |= {key: value for key, value in further.items() if value or key in stale}
-    for vendor in config.vendors:
-        for key in vendor.protected_annotations:
-            if stale.get(key) and key not in found:
-                found[key] = ""
+    for key in config.protected_annotations:
+        if stale.get(key) and key not in found and key not in SYSTEM_KEYS:
+            found[key] = ""
     return found
 
 

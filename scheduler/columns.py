@@ -45,7 +45,7 @@ class Cluster(Protocol):
 
 def bounded(number: int) -> int:
     """The number as the columns can hold it."""
-    return max(-LARGEST, min(LARGEST, number))
+    return number if -LARGEST <= number <= LARGEST else max(-LARGEST, min(LARGEST, number))
 
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -240,6 +240,8 @@ class Columns:
         self._spans[slot] = range(0)
 
     def _rank(self) -> None:
+        # New copies of the names lie side by side: 5,000 of them are looked up in a call whose list is new.
+        self.slot_of = {name[:1] + name[1:]: slot for name, slot in self.slot_of.items()}
         for rank, name in enumerate(sorted(self.slot_of)):
             self._ranks[self.slot_of[name]] = rank
         for slot in self.slot_of.values():

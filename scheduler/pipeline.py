@@ -124,8 +124,8 @@ class Decision:
             else:
                 names = nsmallest(refused, (n for n, verdict in self.verdicts.items() if isinstance(verdict, NotFit)))
                 places += [offer.place_of[name] for name in names]
-            for place in places:
-                state = moment.states.of(int(offer.slots[place]))
+            for place, slot in zip(places, offer.slots[places].tolist() if places else (), strict=True):
+                state = moment.states.of(slot)
                 if state is not None:
                     states[offer.names[place]] = state
         return Decision(

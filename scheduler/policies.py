@@ -114,6 +114,6 @@ def card_order(
 
     def key(state: CardState) -> tuple[float, ...]:
         score = scores[state.card.vendor, state.card.uuid]
-        return tuple(k(state, score) for k in keys)
+        return tuple([k(state, score) for k in keys])
 
     return sorted(states, key=key)

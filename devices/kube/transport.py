@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import urlencode
 
 import aiohttp
 from prometheus_client import CollectorRegistry
@@ -232,11 +233,13 @@ class Transport:
             call.before_send()
         if call.body is not None:
             headers["Content-Type"] = call.content_type
-        url = URL(self._access.host + call.path, encoded=True)
+        url = self._access.host + call.path
+        if call.query:
+            url = f"{url}?{urlencode(call.query)}"
         try:
             response = await session.request(
                 call.method,
-                url.with_query(call.query) if call.query else url,
+                URL(url, encoded=True),
                 data=call.body,
                 headers=headers,
                 proxy=self._access.proxy,

@@ -12,7 +12,7 @@ from typing import Final
 import orjson
 
 from lab.bench.connection import Connection, connected, post
-from lab.bench.figures import histogram_ms, latencies, rss_mib
+from lab.bench.figures import cpu_s, histogram_ms, latencies, rss_mib
 from lab.bench.process import BenchError, apart, first_of, served
 from lab.bench.synthetic import (
     CARD_SLOTS,
@@ -114,7 +114,7 @@ async def _counts(port: int) -> dict[str, int]:
     return {str(key): int(value) for key, value in orjson.loads(answer.partition(b"\r\n\r\n")[2]).items()}
 
 
-async def _measure(bench: PlacementBench, port: int, api_port: int) -> dict[str, object]:
+async def _measure(bench: PlacementBench, port: int, pid: int, api_port: int) -> dict[str, object]:
     connections = [await connected(port) for _ in range(1 + _BINDERS)]
     try:
         caller = _KubeScheduler(connections[0], connections[1:], bench.size.nodes)
@@ -122,9 +122,9 @@ async def _measure(bench: PlacementBench, port: int, api_port: int) -> dict[str,
         caller.filter_s.clear()
         caller.placed_s.clear()
         before = await _counts(api_port)
-        began = perf_counter()
+        began, cpu_before_s = perf_counter(), cpu_s(pid)
         per_second = await caller.place(range(_WARM_UP, _WARM_UP + bench.placements))
-        elapsed_s = perf_counter() - began
+        elapsed_s, spent_s = perf_counter() - began, cpu_s(pid) - cpu_before_s
         after = await _counts(api_port)
     finally:
         for connection in connections:
@@ -139,6 +139,7 @@ async def _measure(bench: PlacementBench, port: int, api_port: int) -> dict[str,
         "writes_per_pod": round((sum(written.values()) - written.get("events", 0)) / bench.placements, 3),
         "events_per_pod": round(written.get("events", 0) / bench.placements, 3),
         "seconds": round(elapsed_s, 3),
+        "cpu_ms": round(spent_s / bench.placements * 1000, 3),
         "histogram_ms": histogram_ms(caller.placed_s),
     }
 
@@ -160,7 +161,7 @@ def bench_burst(bench: PlacementBench) -> dict[str, object]:
         apart(server.pid, api.pid) as is_apart,
     ):
         try:
-            figures = run(_measure(bench, server.ports["port"], api.ports["port"]))
+            figures = run(_measure(bench, server.ports["port"], server.pid, api.ports["port"]))
         except* ConnectionError as errors:
             raise BenchError(f"the extender's connection broke: {first_of(errors)}") from errors
         except* BenchError as errors:
