@@ -11,6 +11,7 @@ from serving.app import new_app
 from serving.drain import Drain
 from serving.health import NotReady, add_health
 from serving.metrics import RequestMetrics, metrics_handler
+from serving.quick import QUICK
 
 __all__ = ["EXTENDER", "VIEWS", "extender_app", "plain_app"]
 
@@ -25,6 +26,8 @@ def extender_app(handlers: ExtenderHandlers, metrics: RequestMetrics) -> web.App
     app = new_app(client_max_size=BODY_LIMIT_BYTES, metrics=metrics, log=_access)
     app[EXTENDER] = handlers
     app.add_routes(handlers.routes())
+    for path, quick in handlers.quick_routes().items():
+        app[QUICK].add(path, quick)
     return app
 
 

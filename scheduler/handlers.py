@@ -32,8 +32,10 @@ from scheduler.wire import (
     failed_filter,
 )
 from serving.access_log import OUTCOME
+from serving.answer import json_answer
 from serving.errors import BodyTooLargeError
 from serving.limits import read_body
+from serving.quick import Answered, Quick
 
 __all__ = ["BODY_LIMIT_BYTES", "ExtenderHandlers", "ViewHandlers"]
 
@@ -76,8 +78,21 @@ def _answer(document: object) -> web.Response:
     return web.Response(body=orjson.dumps(document), content_type="application/json")
 
 
+def _answered(request: web.Request, answer: Answered) -> web.StreamResponse:
+    request[OUTCOME] = answer.outcome
+    return json_answer(request, answer.body)
+
+
 def _named(pod: Pod) -> str:
     return f"{pod.namespace}/{pod.name}"
+
+
+_FilterOutcome = tuple[FilterResult, str, str]
+"""The result, what it counts as, and its words for the log."""
+
+
+def _malformed(error: Exception) -> _FilterOutcome:
+    return failed_filter(str(error)), "malformed", str(error)
 
 
 class ExtenderHandlers:
@@ -117,27 +132,43 @@ class ExtenderHandlers:
             web.post("/bind", self.bind),
         ]
 
-    async def filter(self, request: web.Request) -> web.Response:
+    def quick_routes(self) -> Mapping[str, Quick]:
+        """Those that need not wait, a filter as long as this replica leads and its books are complete."""
+        return {"/filter": self.filter_at_once, "/prioritize": self._scores}
+
+    async def filter(self, request: web.Request) -> web.StreamResponse:
         """`ExtenderArgs` in, `ExtenderFilterResult` out."""
         began = perf_counter()
-        result, outcome, words = await self._filter(request)
-        self._metrics.filter_seconds.labels(outcome).observe(perf_counter() - began)
-        request[OUTCOME] = words
-        return _answer(result)
+        return _answered(request, self._counted(began, await self._filter(request)))
 
-    async def _filter(self, request: web.Request) -> tuple[FilterResult, str, str]:
+    def filter_at_once(self, body: bytes) -> Answered | None:
+        """The same of a body, where there is nothing to wait for."""
+        if not self._lead.leads or self._synced.reason() is not None:
+            return None
+        began = perf_counter()
         try:
-            body = await _body(request)
-        except BodyTooLargeError as error:
-            return failed_filter(str(error)), "malformed", str(error)
-        try:
-            args = self._decoder.decode(body)
+            outcome = self._filtered(self._decoder.decode(body))
         except RequestError as error:
-            return failed_filter(str(error)), "malformed", str(error)
+            outcome = _malformed(error)
+        return self._counted(began, outcome)
+
+    def _counted(self, began: float, outcome: _FilterOutcome) -> Answered:
+        result, kind, words = outcome
+        self._metrics.filter_seconds.labels(kind).observe(perf_counter() - began)
+        return Answered(orjson.dumps(result), words)
+
+    async def _filter(self, request: web.Request) -> _FilterOutcome:
+        try:
+            args = self._decoder.decode(await _body(request))
+        except (RequestError, BodyTooLargeError) as error:
+            return _malformed(error)
         not_now = await self._not_now()
         if not_now is not None:
             text, outcome = not_now
             return failed_filter(text), outcome, f"{_named(args.pod)} {text}"
+        return self._filtered(args)
+
+    def _filtered(self, args: FilterArgs) -> _FilterOutcome:
         if self._is_what_if(args):
             # Nothing is reserved and no Event says otherwise.
             filtered = self._engine.simulate(args.pod, args.nodes or (), ())
@@ -194,25 +225,31 @@ class ExtenderHandlers:
             self._metrics.refusals.labels(reason).inc(total)
         return +counts
 
-    async def prioritize(self, request: web.Request) -> web.Response:
+    async def prioritize(self, request: web.Request) -> web.StreamResponse:
         """`ExtenderArgs` in, `HostPriorityList` out: 0 to 10, the better the node the higher."""
         try:
-            args = self._decoder.decode(await _body(request))
+            body = await _body(request)
+        except BodyTooLargeError as error:
+            raise web.HTTPBadRequest(text=str(error)) from error
+        return _answered(request, self._scores(body))
+
+    def _scores(self, body: bytes) -> Answered:
+        try:
+            args = self._decoder.decode(body)
             names = args.names if args.names is not None else [node.name for node in args.nodes or ()]
             scores = self._engine.scores(args.pod, names)
-        except (RequestError, DeviceError, BodyTooLargeError) as error:
+        except (RequestError, DeviceError) as error:
             # This verb has no place for an error; kube-scheduler leaves out an extender that answers so.
             raise web.HTTPBadRequest(text=str(error)) from error
-        request[OUTCOME] = f"{_named(args.pod)} {len(scores)} nodes"
-        return _answer([{"Host": name, "Score": score} for name, score in scores.items()])
+        listed = [{"Host": name, "Score": score} for name, score in scores.items()]
+        return Answered(orjson.dumps(listed), f"{_named(args.pod)} {len(scores)} nodes")
 
-    async def bind(self, request: web.Request) -> web.Response:
+    async def bind(self, request: web.Request) -> web.StreamResponse:
         """`ExtenderBindingArgs` in, `ExtenderBindingResult` out."""
         began = perf_counter()
         error, outcome, who = await self._bind(request)
         self._metrics.bind_seconds.labels(outcome).observe(perf_counter() - began)
-        request[OUTCOME] = " ".join((who, outcome, error))
-        return _answer({"Error": error})
+        return _answered(request, Answered(orjson.dumps({"Error": error}), " ".join((who, outcome, error))))
 
     async def _bind(self, request: web.Request) -> tuple[str, str, str]:
         try:

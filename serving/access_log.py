@@ -16,15 +16,16 @@ _OUTCOME_MAX = 1000
 """Characters: refusals quote what callers sent, which may be 256 KiB of annotation in every retry."""
 
 
-def write_line(logger: logging.Logger, request: web.Request, status: int, elapsed_s: float) -> None:
+def write_line(
+    logger: logging.Logger, method: str, path: str, status: int, elapsed_s: float, outcome: str = ""
+) -> None:
     """Write method, path, status, milliseconds and the handler's outcome to `logger` at INFO.
 
-    The path is logged as sent (percent-encoded, without the query), so that no caller can forge a line.
+    The path has to be as sent (percent-encoded) and without the query, so that no caller can forge a line.
     """
-    path = request.rel_url.raw_path
     level = logging.DEBUG if path in QUIET_PATHS and status < 400 else logging.INFO
     if logger.isEnabledFor(level):
-        line = f"{request.method} {path} {status} {elapsed_s * 1000:.1f}ms{_words(request.get(OUTCOME, ''))}"
+        line = f"{method} {path} {status} {elapsed_s * 1000:.1f}ms{_words(outcome)}"
         # `logger.log` would walk the stack for a place that is always this one, which costs more than the line; a path has its parts
         # looked for.
         logger.handle(logging.LogRecord(logger.name, level, "", 0, line, None, None, write_line.__name__))

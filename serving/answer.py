@@ -9,9 +9,9 @@ from aiohttp.http import SERVER_SOFTWARE
 
 from serving.drain import DRAIN
 
-__all__ = ["json_answer"]
+__all__ = ["JSON", "json_answer", "whole_answer"]
 
-_JSON = "application/json"
+JSON = "application/json"
 
 
 def json_answer(request: web.Request, body: bytes) -> web.StreamResponse:
@@ -24,7 +24,7 @@ def json_answer(request: web.Request, body: bytes) -> web.StreamResponse:
     is_usual = request.method == hdrs.METH_POST and request.version == HttpVersion11 and request.keep_alive
     if is_usual and (drain is None or not drain.began):
         return _Written(body)
-    return web.Response(body=body, content_type=_JSON)
+    return web.Response(body=body, content_type=JSON)
 
 
 class _Head:
@@ -43,6 +43,11 @@ class _Head:
 
 
 _HEAD = _Head()
+
+
+def whole_answer(body: bytes) -> bytes:
+    """Head and body of 200 on a connection that stays open."""
+    return _HEAD.before(body) + body
 
 
 class _Written(web.StreamResponse):
@@ -70,4 +75,4 @@ class _Written(web.StreamResponse):
         if self._writer is None:
             raise AssertionError("an answer is prepared before it is written")
         writer, self._writer = self._writer, None
-        await writer.write_eof(_HEAD.before(self._whole_body) + self._whole_body)
+        await writer.write_eof(whole_answer(self._whole_body))

@@ -10,6 +10,7 @@ from aiohttp.typedefs import Handler, Middleware
 from serving.access_log import OUTCOME, write_line
 from serving.errors import BadBodyError, BodyTimeoutError, RequestError
 from serving.metrics import RequestMetrics
+from serving.quick import QUICK, QuickRoutes
 from serving.route import CALLER_GONE, route_of
 
 __all__ = ["new_app"]
@@ -23,7 +24,9 @@ def new_app(*, client_max_size: int, metrics: RequestMetrics, log: logging.Logge
     `client_max_size` (bytes) is what aiohttp's own body readers accept; `serving.limits` takes its own limit a call.
     Applications that share a registry share one `RequestMetrics`.
     """
-    return web.Application(client_max_size=client_max_size, middlewares=[_around(metrics, log)])
+    app = web.Application(client_max_size=client_max_size, middlewares=[_around(metrics, log)])
+    app[QUICK] = QuickRoutes(metrics, log)
+    return app
 
 
 def _around(metrics: RequestMetrics, log: logging.Logger) -> Middleware:
@@ -53,7 +56,7 @@ def _around(metrics: RequestMetrics, log: logging.Logger) -> Middleware:
         finally:
             elapsed_s = perf_counter() - began
             metrics.count(route_of(request), status, elapsed_s)
-            write_line(log, request, status, elapsed_s)
+            write_line(log, request.method, request.rel_url.raw_path, status, elapsed_s, request.get(OUTCOME, ""))
 
     return around
 

@@ -15,6 +15,8 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Histogram
 
+from serving.quick import QUICK
+
 __all__ = ["Collection", "Idle", "collecting"]
 
 _YOUNG: Final = 20_000
@@ -40,10 +42,14 @@ class Idle:
         self._asked_at = clock()
 
     def follow(self, app: web.Application) -> None:
-        """Count the answers of this application, which has not started yet."""
+        """Count the answers of this application of `serving.app.new_app`, which has not started yet."""
         app.on_response_prepare.append(self._answers)
+        app[QUICK].followers.append(self._answered)
 
     async def _answers(self, request: web.Request, response: web.StreamResponse) -> None:
+        self._answered()
+
+    def _answered(self) -> None:
         self._asked_at = self._clock()
 
     @property

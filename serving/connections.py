@@ -42,6 +42,15 @@ class Connections:
         """Requests being answered."""
         return len(self._busy)
 
+    @property
+    def draining(self) -> bool:
+        """Whether the process is on its way out: answers then say that their connection closes."""
+        return self._drain.began
+
+    def served(self, connection: web.RequestHandler) -> None:
+        """Take note of a request that was answered outside the application."""
+        self._served.add(connection)
+
     def close_headless(self, timeout_s: float) -> None:
         """Close connections that were opened `timeout_s` ago and have not sent a whole request head yet."""
         now_s = asyncio.get_running_loop().time()

@@ -6,7 +6,8 @@ import signal
 import ssl
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import uvloop
@@ -16,6 +17,7 @@ from serving.connections import Connections
 from serving.drain import Drain
 from serving.errors import BindError
 from serving.http_log import HttpLog
+from serving.quick import QUICK, BufferedConnection, QuickConnection
 
 __all__ = ["Address", "Listener", "run", "serve", "stop_on_signals"]
 
@@ -29,13 +31,15 @@ Address = tuple[str, int]
 _WRITE_OUT_S = 0.2
 """What is left to a request at the end of the drain time-out: to notice its cancellation and end."""
 
+_BACKLOG = 128
+
 _POLL_S = 0.02
 """aiohttp announces no closed connection, so draining looks; only while shutting down."""
 
 
 @dataclass(frozen=True)
 class Listener:
-    """One listening socket.
+    """One listening socket of an application that `serving.app.new_app` made.
 
     `port` 0 takes a free one. With `handler_cancellation` a handler is cancelled when its caller hangs up; without,
     it runs to its end. Listeners may share an application, if they agree on that.
@@ -78,11 +82,12 @@ async def serve(
     """
     drain = drain or Drain()
     hurry = asyncio.Event()
-    servers = _group(listeners, drain, keepalive_timeout_s)
+    servers = _group(listeners, drain)
     async with AsyncExitStack() as opened:
         for server in servers:
             opened.push_async_callback(server.runner.cleanup)
-        addresses = await _start(listeners, servers)
+            opened.callback(server.close_sockets)
+        addresses = await _start(listeners, servers, keepalive_timeout_s)
         with stop_on_signals(stop, hurry, enabled=handle_signals):
             if on_bound is not None:
                 on_bound(addresses)
@@ -134,9 +139,15 @@ class _Server:
     handler_cancellation: bool
     runner: web.AppRunner
     connections: Connections
+    sockets: list[asyncio.Server] = field(default_factory=list)
+
+    def close_sockets(self) -> None:
+        """Take no connection more."""
+        for socket in self.sockets:
+            socket.close()
 
 
-def _group(listeners: Sequence[Listener], drain: Drain, keepalive_timeout_s: float) -> list[_Server]:
+def _group(listeners: Sequence[Listener], drain: Drain) -> list[_Server]:
     servers: list[_Server] = []
     for listener in listeners:
         known = next((server for server in servers if server.app is listener.app), None)
@@ -144,9 +155,6 @@ def _group(listeners: Sequence[Listener], drain: Drain, keepalive_timeout_s: flo
             connections = Connections(listener.app, drain)
             runner = web.AppRunner(
                 listener.app,
-                access_log=None,  # serving.access_log has its own
-                logger=HttpLog(logging.getLogger("serving.http")),
-                keepalive_timeout=keepalive_timeout_s,
                 handler_cancellation=listener.handler_cancellation,
                 shutdown_timeout=_WRITE_OUT_S,
             )
@@ -159,7 +167,10 @@ def _group(listeners: Sequence[Listener], drain: Drain, keepalive_timeout_s: flo
     return servers
 
 
-async def _start(listeners: Sequence[Listener], servers: Sequence[_Server]) -> list[Address]:
+async def _start(
+    listeners: Sequence[Listener], servers: Sequence[_Server], keepalive_timeout_s: float
+) -> list[Address]:
+    loop, log = asyncio.get_running_loop(), HttpLog(logging.getLogger("serving.http"))
     for server in servers:
         await server.runner.setup()
         if server.runner.server is None:
@@ -167,14 +178,31 @@ async def _start(listeners: Sequence[Listener], servers: Sequence[_Server]) -> l
         server.connections.attach(server.runner.server)
     addresses: list[Address] = []
     for listener in listeners:
-        runner = next(server.runner for server in servers if server.app is listener.app)
-        site = web.TCPSite(runner, listener.host, listener.port, ssl_context=listener.ssl_context)
+        server = next(server for server in servers if server.app is listener.app)
+        connection = partial(_connection, server, log, keepalive_timeout_s)
         try:
-            await site.start()
+            socket = await loop.create_server(
+                connection, listener.host, listener.port, ssl=listener.ssl_context, backlog=_BACKLOG
+            )
         except (OSError, OverflowError) as error:
             raise BindError(f"cannot listen on {listener.host}:{listener.port}: {error}") from error
-        addresses.append((listener.host, site.port))
+        server.sockets.append(socket)
+        addresses.append((listener.host, socket.sockets[0].getsockname()[1]))
     return addresses
+
+
+def _connection(server: _Server, log: HttpLog, keepalive_timeout_s: float) -> BufferedConnection:
+    if server.runner.server is None:
+        raise AssertionError("a server listens once its runner is set up")
+    return BufferedConnection(
+        QuickConnection(
+            server.runner.server,
+            server.app[QUICK],
+            server.connections,
+            logger=log,
+            keepalive_timeout_s=keepalive_timeout_s,
+        )
+    )
 
 
 async def _close_headless(servers: Sequence[_Server], timeout_s: float) -> None:
@@ -186,8 +214,7 @@ async def _close_headless(servers: Sequence[_Server], timeout_s: float) -> None:
 
 async def _drain(servers: Sequence[_Server], timeout_s: float, idle_grace_s: float, hurry: asyncio.Event) -> None:
     for server in servers:
-        for site in server.runner.sites:
-            await site.stop()
+        server.close_sockets()
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_s
     while any(server.connections.open_count for server in servers):

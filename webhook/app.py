@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
 
 from devices.kube.protocols import PodReader
@@ -14,7 +13,7 @@ from serving.health import NotReady, add_health
 from serving.metrics import RequestMetrics, metrics_handler
 from webhook.admission import CREATE, UPDATE, Admission, Verdict, not_the_last
 from webhook.bindings import Bindings
-from webhook.handlers import BODY_LIMIT_BYTES, Review, review_handler
+from webhook.handlers import BODY_LIMIT_BYTES, Review, Waiting, add_reviews
 from webhook.metrics import AdmissionMetrics
 from webhook.quota_gate import Admitter, settled
 from webhook.quota_views import QuotaViews
@@ -42,11 +41,11 @@ def add_routes(
     """
     app[ADMISSION], app[METRICS] = admission, metrics
 
-    async def mutate(review: Review, pod: JsonObject) -> Verdict:
+    def mutate(review: Review, pod: JsonObject) -> Verdict:
         return admission.mutate(_of_kind(review, pod), review.namespace, operation=review.operation)
 
-    app.router.add_post("/webhook", review_handler("/webhook", mutate, metrics))
-    app.router.add_post("/validate", _validate_handler(admission, admission.validate, metrics, admitter, pods))
+    add_reviews(app, "/webhook", mutate, metrics)
+    _add_validate(app, admission, admission.validate, metrics, admitter, pods)
 
 
 def add_drop_in_routes(
@@ -55,29 +54,30 @@ def add_drop_in_routes(
     """Serve `POST /webhook` as HAMi does, mutation and validation in one, on `app`; and `/validate` for those who register it later."""
     app[ADMISSION], app[METRICS] = admission, metrics
 
-    async def drop_in(review: Review, pod: JsonObject) -> Verdict:
+    def drop_in(review: Review, pod: JsonObject) -> Verdict:
         return admission.drop_in(_of_kind(review, pod), review.namespace, operation=review.operation)
 
-    app.router.add_post("/webhook", review_handler("/webhook", drop_in, metrics))
+    add_reviews(app, "/webhook", drop_in, metrics)
 
     def validate(pod: JsonObject, namespace: str) -> Verdict:
         return not_the_last(admission.validate(pod, namespace))
 
-    app.router.add_post("/validate", _validate_handler(admission, validate, metrics, None, pods))
+    _add_validate(app, admission, validate, metrics, None, pods)
 
 
-def _validate_handler(
+def _add_validate(
+    app: web.Application,
     admission: Admission,
     validate_new: Callable[[JsonObject, str], Verdict],
     metrics: AdmissionMetrics,
     admitter: Admitter | None,
     pods: PodReader | None,
-) -> Handler:
+) -> None:
     bindings = Bindings(admission.settings, admission.config, pods)
 
-    async def validate(review: Review, pod: JsonObject) -> Verdict:
+    def validate(review: Review, pod: JsonObject) -> Verdict | Waiting:
         if review.kind == "Binding":
-            return await bindings.judge(pod, review.namespace, review.object_name, review.resource, review.requester)
+            return bindings.judge(pod, review.namespace, review.object_name, review.resource, review.requester)
         if review.kind != "Pod":
             # Refusing what somebody's rules send here by mistake would stop objects that are no business of ours.
             warning = f"slotwise checks pods and their Bindings only, this {review.kind} was let through unseen"
@@ -85,9 +85,9 @@ def _validate_handler(
         if review.operation == UPDATE:
             return admission.validate_update(pod, review.old, review.resource, review.requester)
         verdict = validate_new(pod, review.namespace)
-        return await settled(verdict, admitter, dry_run=review.dry_run)
+        return verdict if admitter is None else settled(verdict, admitter, dry_run=review.dry_run)
 
-    return review_handler("/validate", validate, metrics, (CREATE, UPDATE))
+    add_reviews(app, "/validate", validate, metrics, (CREATE, UPDATE), waits=admitter is not None)
 
 
 def _of_kind(review: Review, pod: JsonObject) -> JsonObject:

@@ -2,17 +2,17 @@
 
 import base64
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from time import perf_counter
 
 import msgspec
 import orjson
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 from serving.access_log import OUTCOME
 from serving.answer import json_answer
 from serving.limits import read_json_body
+from serving.quick import QUICK, Answered
 from webhook.admission import CREATE, Verdict
 from webhook.errors import BadReviewError
 from webhook.metrics import AdmissionMetrics
@@ -26,7 +26,7 @@ from webhook.wire import (
     Status,
 )
 
-__all__ = ["BODY_LIMIT_BYTES", "Judge", "Review", "answer_of", "decode_review", "review_handler"]
+__all__ = ["BODY_LIMIT_BYTES", "Judge", "Review", "Waiting", "add_reviews", "answer_of", "decode_review"]
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,9 @@ class Review(msgspec.Struct, frozen=True):  # a dataclass of as many fields take
         return f"{self.namespace}/{metadata.get('name') or str(metadata.get('generateName') or '') + '*'}"
 
 
-Judge = Callable[[Review, JsonObject], Awaitable[Verdict]]
+Waiting = Coroutine[None, None, Verdict]
+Judge = Callable[[Review, JsonObject], Verdict | Waiting]
+"""The verdict on a pod, or what has to be waited for until there is one."""
 
 
 def _text(document: JsonObject, key: str, default: str = "") -> str:
@@ -161,22 +163,6 @@ def answer_of(review: Review, verdict: Verdict) -> AdmissionReview:
     return {"apiVersion": review.api_version, "kind": "AdmissionReview", "response": response}
 
 
-async def _judged(judge: Judge, review: Review, path: str, operations: Collection[str]) -> Verdict:
-    """The verdict; a fault of ours refuses the pod without a word about the inside, and is logged here, once."""
-    pod = review.pod
-    if review.operation not in operations:
-        return Verdict(True, "", 200, pod or {}, [])
-    if pod is None:
-        return Verdict(
-            False, f"object is not a {review.kind}: there is none", 400, {}, [], reason=RefusalReason.NOT_A_POD
-        )
-    try:
-        return await judge(review, pod)
-    except Exception:
-        logger.exception("%s: judging %s %s failed", path, review.kind.lower(), review.name)
-        return Verdict(False, _FAULT, 500, pod, [], reason=RefusalReason.FAULT)
-
-
 def _outcome(verdict: Verdict) -> str:
     if verdict.allowed:
         return "patched" if verdict.patch else "allowed"
@@ -198,22 +184,80 @@ def _log_words(review: Review, verdict: Verdict, outcome: str) -> str:
     return " ".join(words)[:_LOGGED_MAX]
 
 
-def review_handler(
-    path: str, judge: Judge, metrics: AdmissionMetrics, operations: Collection[str] = (CREATE,)
-) -> Handler:
-    """A handler that reads a review, asks `judge` about the `operations` named and answers; `path` names it in metrics."""
+class _Reviews:
+    """Of one path."""
 
-    async def handle(request: web.Request) -> web.StreamResponse:
+    def __init__(self, path: str, judge: Judge, metrics: AdmissionMetrics, operations: Collection[str]) -> None:
+        self._path = path
+        self._judge = judge
+        self._metrics = metrics
+        self._operations = operations
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
         review = decode_review(await read_json_body(request, BODY_LIMIT_BYTES))
         began = perf_counter()
-        verdict = await _judged(judge, review, path, operations)
-        outcome = _outcome(verdict)
-        metrics.answered(path, outcome, perf_counter() - began)
-        if outcome == "denied" and verdict.reason is not None:
-            metrics.denied(path, verdict.reason)
-        if verdict.ask is not None and not review.dry_run:
-            metrics.quota_answered(verdict.ask, verdict.allowed, verdict.excesses)
-        request[OUTCOME] = _log_words(review, verdict, outcome)
-        return json_answer(request, orjson.dumps(answer_of(review, verdict)))
+        verdict = self._judged(review)
+        if not isinstance(verdict, Verdict):
+            verdict = await self._waited(review, verdict)
+        answered = self._answered(review, verdict, began)
+        request[OUTCOME] = answered.outcome
+        return json_answer(request, answered.body)
 
-    return handle
+    def at_once(self, body: bytes) -> Answered | None:
+        review = decode_review(body)
+        began = perf_counter()
+        verdict = self._judged(review)
+        if not isinstance(verdict, Verdict):
+            verdict.close()  # not begun yet
+            return None
+        return self._answered(review, verdict, began)
+
+    def _judged(self, review: Review) -> Verdict | Waiting:
+        """The verdict; a fault of ours refuses the pod without a word about the inside, and is logged once."""
+        pod = review.pod
+        if review.operation not in self._operations:
+            return Verdict(True, "", 200, pod or {}, [])
+        if pod is None:
+            return Verdict(
+                False, f"object is not a {review.kind}: there is none", 400, {}, [], reason=RefusalReason.NOT_A_POD
+            )
+        try:
+            return self._judge(review, pod)
+        except Exception:
+            return self._fault(review)
+
+    async def _waited(self, review: Review, waiting: Waiting) -> Verdict:
+        try:
+            return await waiting
+        except Exception:
+            return self._fault(review)
+
+    def _fault(self, review: Review) -> Verdict:
+        """To be called where the exception is handled."""
+        logger.exception("%s: judging %s %s failed", self._path, review.kind.lower(), review.name)
+        return Verdict(False, _FAULT, 500, review.pod or {}, [], reason=RefusalReason.FAULT)
+
+    def _answered(self, review: Review, verdict: Verdict, began: float) -> Answered:
+        outcome = _outcome(verdict)
+        self._metrics.answered(self._path, outcome, perf_counter() - began)
+        if outcome == "denied" and verdict.reason is not None:
+            self._metrics.denied(self._path, verdict.reason)
+        if verdict.ask is not None and not review.dry_run:
+            self._metrics.quota_answered(verdict.ask, verdict.allowed, verdict.excesses)
+        return Answered(orjson.dumps(answer_of(review, verdict)), _log_words(review, verdict, outcome))
+
+
+def add_reviews(
+    app: web.Application,
+    path: str,
+    judge: Judge,
+    metrics: AdmissionMetrics,
+    operations: Collection[str] = (CREATE,),
+    *,
+    waits: bool = False,
+) -> None:
+    """Serve `POST` of reviews at `path`: `judge` is asked about the `operations` named. With `waits` most verdicts have to be waited for."""
+    reviews = _Reviews(path, judge, metrics, operations)
+    app.router.add_post(path, reviews.handle)
+    if not waits:
+        app[QUICK].add(path, reviews.at_once)

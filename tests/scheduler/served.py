@@ -60,7 +60,9 @@ class Served:
     async def post(self, path: str, body: object, *, listener: int = 0) -> tuple[int, Any]:
         """Status, and the answer as JSON or text. Bytes go out as they are."""
         data = body if isinstance(body, bytes) else orjson.dumps(body)
-        async with self.session.post(self.server.url(path, listener=listener), data=io.BytesIO(data)) as answer:
+        headers = {"Content-Type": "application/json"}
+        url = self.server.url(path, listener=listener)
+        async with self.session.post(url, data=io.BytesIO(data), headers=headers) as answer:
             shown = await answer.read()
             is_json = answer.content_type == "application/json"
             return answer.status, orjson.loads(shown) if is_json else shown.decode()

@@ -10,6 +10,7 @@ import pytest
 
 from devices.kube.errors import Forbidden
 from scheduler.handlers import BODY_LIMIT_BYTES
+from serving.quick import QUICK
 from tests.builders import card, container_document, node, pod, quota
 from tests.scheduler.builders import NO_LOCK
 from tests.scheduler.served import (
@@ -492,3 +493,20 @@ async def test_quota_refusals_give_the_numbers(service: Served) -> None:
         "no available node, 1 nodes do not meet",
         "exceeding resource quota: default/q limits.nvidia.com/gpumem: asked 1000, used 1000, limit 1500 (500 too many)",
     ]
+
+
+async def test_filter_and_prioritize_are_answered_where_they_arrive_once_the_books_are_complete() -> None:
+    feed, at_once = Feed("the pods are not listed yet"), list[int]()
+    async with served(N1, feed=feed) as extender:
+        extender.service.listeners()[0].app[QUICK].followers.append(lambda: at_once.append(1))
+        args = filter_args(pod(), "n1")
+        assert await extender.post("/prioritize", args) == (200, [{"Host": "n1", "Score": 0}])
+        feed.waiting.clear()  # the service itself has waited, too
+        waiting = asyncio.create_task(extender.post("/filter", args))
+        await feed.waiting.wait()
+        assert len(at_once) == 1
+        feed.complete()
+        first = await waiting
+        assert len(at_once) == 1
+        assert await extender.post("/filter", args) == first
+        assert len(at_once) == 2

@@ -10,6 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry
 
 from serving.collection import Collection, Idle, collecting
+from tests.serving.running import Plain
 
 
 class Watch:
@@ -108,7 +109,7 @@ async def test_a_busy_service_is_waited_for_but_not_for_ever(watch: Watch) -> No
     async def answer(request: web.Request) -> web.Response:
         return web.Response()
 
-    app = web.Application()
+    app = Plain().app
     app.add_routes([web.get("/", answer)])
     idle.follow(app)
     async with TestClient(TestServer(app)) as client:

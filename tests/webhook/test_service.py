@@ -1,5 +1,6 @@
 """The service put together: TLS, health, metrics."""
 
+import logging
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,10 @@ from aiohttp.test_utils import TestClient, TestServer
 from devices.kube.client import ClientSettings, KubeClient
 from devices.kube.config import explicit_access
 from lab.apiserver import ApiServer
+from serving.app import new_app
 from serving.errors import TlsFilesError
+from serving.metrics import RequestMetrics
+from serving.quick import QUICK
 from tests.serving.running import Tls, running
 from tests.webhook.builders import Cluster, container, ours, pod
 from tests.webhook.test_http import review
@@ -90,6 +94,18 @@ async def test_a_changed_certificate_is_looked_for_while_started(tmp_path: Path)
     await service.stop()
 
 
+@pytest.mark.parametrize("path", ["/webhook", "/validate"])
+async def test_pods_are_judged_where_they_arrive(path: str) -> None:
+    service, at_once = WebhookService(Settings(**LOCAL), Cluster().ledger), list[int]()  # type: ignore[arg-type]
+    listeners = service.listeners()
+    listeners[0].app[QUICK].followers.append(lambda: at_once.append(1))
+    async with running(listeners, drain=service.drain) as server, aiohttp.ClientSession() as session:
+        for sent in (review(pod(container(gpu=1))), review({"target": {"name": "n1"}}, kind={"kind": "Binding"})):
+            async with session.post(server.url(path), json=sent) as answer:
+                assert answer.status == 200
+    assert len(at_once) == (2 if path == "/webhook" else 1)  # a Binding's pod has to be read
+
+
 @pytest.mark.parametrize("as_drop_in", [False, True], ids=["listeners of its own", "as HAMi's single webhook"])
 async def test_bindings_of_others_are_judged_by_the_pod_that_is_stored(as_drop_in: bool) -> None:
     api = ApiServer()
@@ -98,7 +114,9 @@ async def test_bindings_of_others_are_judged_by_the_pod_that_is_stored(as_drop_i
     async with KubeClient(explicit_access(api.url), ClientSettings(user_agent="tests")) as client:
         service = WebhookService(Settings(**LOCAL), Cluster().ledger, client=client)  # type: ignore[arg-type]
         if as_drop_in:
-            app, plain = web.Application(), web.Application()
+            metrics = RequestMetrics(service.registry)
+            app = new_app(client_max_size=2**20, metrics=metrics, log=logging.getLogger("tests"))
+            plain = web.Application()
             service.drop_in(app, plain)
         else:
             app = service.listeners()[0].app

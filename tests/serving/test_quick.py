@@ -1,0 +1,264 @@
+"""A request that is answered where it arrives gets, byte for byte, what aiohttp's way would have given it; log and counters agree."""
+
+import asyncio
+import gzip
+import logging
+import re
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from serving.access_log import OUTCOME
+from serving.answer import json_answer
+from serving.collection import Idle
+from serving.errors import RequestError
+from serving.limits import read_json_body
+from serving.quick import QUICK, Answered
+from serving.tls import server_context
+from tests.serving.running import PATIENCE_S, Plain, Running, Tls, on_uvloop, running, until, within_patience
+
+LIMIT = 2**20
+REQUESTS = "slotwise_http_requests_total"
+
+
+def answer_to(body: bytes) -> Answered:
+    match body:
+        case b'"refuse"':
+            raise RequestError("refused")
+        case b'"http"':
+            raise web.HTTPConflict(text="not now")
+        case b'"fail"':
+            raise ValueError("secret")
+    return Answered(body * 2, f"{len(body)} bytes")
+
+
+class Twins:
+    """Two routes of the same answers: one that is quick where it can be, and one that never is."""
+
+    def __init__(self) -> None:
+        self.plain = Plain()
+        self.quick_answers = 0
+        for path in ("/quick", "/never"):
+            self.plain.app.router.add_post(path, self._handle)
+        self.plain.app[QUICK].add("/quick", self._at_once)
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        answered = answer_to(await read_json_body(request, LIMIT))
+        request[OUTCOME] = answered.outcome
+        return json_answer(request, answered.body)
+
+    def _at_once(self, body: bytes) -> Answered | None:
+        if body == b'"leave"':
+            return None
+        answered = answer_to(body)
+        self.quick_answers += 1
+        return answered
+
+    def counted(self, path: str) -> dict[str, float]:
+        """How often each code was answered on the route, and how many were timed."""
+        samples = [s for family in self.plain.registry.collect() for s in family.samples]
+        requests = [s for s in samples if s.name == REQUESTS and s.labels["route"] == path]
+        codes = {s.labels["code"]: s.value for s in requests}
+        timed = [s.value for s in samples if s.labels.get("route") == path and s.name.endswith("_seconds_count")]
+        return {**codes, "timed": sum(timed)}
+
+    @property
+    def requests(self) -> float:
+        """All that were answered so far."""
+        return sum(s.value for family in self.plain.registry.collect() for s in family.samples if s.name == REQUESTS)
+
+
+def post(
+    body: bytes = b'"x"', *headers: str, path: str = "PATH", version: str = "1.1", kind: str = "application/json"
+) -> bytes:
+    lines = [f"POST {path} HTTP/{version}", "Host: x", f"Content-Length: {len(body)}", *headers]
+    if kind:
+        lines.append(f"Content-Type: {kind}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+CHUNKED = b"POST PATH HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+Pieces = tuple[bytes, ...]
+CASES: dict[str, tuple[Pieces, int]] = {
+    "usual": ((post(),), 1),
+    "with a query, as the API server sends it": ((post(path="PATH?timeout=10s"),), 1),
+    "one after the other": ((post(), post(b'"y"'), post(b'"z"')), 3),
+    "two at once": ((post() + post(b'"y"'),), 0),
+    "in chunks, all there": ((CHUNKED + b'3\r\n"x"\r\n0\r\n\r\n',), 1),
+    "in chunks that are broken": ((CHUNKED + b"zz\r\n",), 0),
+    "large, but in one piece": ((post(b'"' + b"x" * 40_000 + b'"'),), 1),
+    "left to the handler": ((post(b'"leave"'),), 0),
+    "left to the handler, another one behind it": ((post(b'"leave"'), post()), 1),
+    "refused": ((post(b'"refuse"'), post()), 1),
+    "failed": ((post(b'"fail"'), post()), 1),
+    "answered by an exception of aiohttp": ((post(b'"http"'), post()), 1),
+    "without a body": ((post(b""),), 0),
+    "larger than allowed": ((post(b"x" * (LIMIT + 1)),), 0),
+    "another kind": ((post(kind="text/plain"),), 0),
+    "a kind with a parameter": ((post(kind="application/json; charset=utf-8"),), 0),
+    "of no kind": ((post(kind=""),), 0),
+    "packed": ((post(gzip.compress(b'"x"', mtime=0), "Content-Encoding: gzip"),), 0),
+    "expects 100": ((post(b'"x"', "Expect: 100-continue"),), 0),
+    "offers an upgrade": ((post(b'"x"', "Connection: upgrade", "Upgrade: h2c"),), 0),
+    "closes": ((post(b'"x"', "Connection: close"),), 0),
+    "of HTTP 1.0": ((post(version="1.0"),), 0),
+    "of HTTP 1.0, stays": ((post(b'"x"', "Connection: keep-alive", version="1.0"),), 0),
+    "a whole address": ((post(path="http://x" + "PATH"),), 0),
+    "the path goes on": ((post(path="PATH/more"),), 0),
+    "another method": ((post().replace(b"POST", b"PUT"),), 0),
+    "no HTTP": ((b"POST PATH\r\n\r\n",), 0),
+}
+CLOSES = {"closes", "of HTTP 1.0", "in chunks that are broken", "no HTTP"}
+
+
+class Caller:
+    """One connection on which something has been answered already."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def all(self) -> bytes:
+        """Everything that comes back until the connection closes."""
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.reader.read()
+
+
+@asynccontextmanager
+async def calling(server: Running, context: ssl.SSLContext | None = None) -> AsyncIterator[Caller]:
+    reader, writer = await asyncio.open_connection(*server.addresses[0], ssl=context)
+    writer.write(b"GET /first HTTP/1.1\r\nHost: x\r\n\r\n")
+    async with asyncio.timeout(PATIENCE_S):
+        await reader.readuntil(b"no such path: /first\n")
+    try:
+        yield Caller(reader, writer)
+    finally:
+        writer.close()
+
+
+def shown(text: str, path: str) -> str:
+    """Without what differs from call to call."""
+    text = re.sub(r"Date: [^\r]+", "Date: -", text.replace(path, "PATH"))
+    return re.sub(r" \d+\.\dms", " -ms", text)
+
+
+async def outcome_of(path: str, pieces: Pieces, closes: bool, caplog: pytest.LogCaptureFixture) -> tuple[object, ...]:
+    """All that callers, log and counters see of such requests; and how many were answered where they arrived."""
+    caplog.clear()
+    twins = Twins()
+    async with running([twins.plain.listener()]) as server, calling(server) as caller:
+        for piece in pieces:
+            before = twins.requests
+            caller.writer.write(piece.replace(b"PATH", path.encode()))
+            if not closes:
+                await until(answered_more(twins, before))
+        if not closes:
+            caller.writer.write(b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answer = await caller.all()
+    lines = [shown(f"{r.name} {r.levelname} {r.getMessage()}", path) for r in caplog.records]
+    return shown(answer.decode(), path), lines, twins.counted(path), twins.quick_answers
+
+
+def answered_more(twins: Twins, before: float) -> Callable[[], Awaitable[bool]]:
+    async def answered() -> bool:
+        return twins.requests > before
+
+    return answered
+
+
+@pytest.mark.parametrize("name", CASES)
+@on_uvloop
+async def test_nobody_sees_a_difference(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    pieces, expected = CASES[name]
+    *quick, taken = await outcome_of("/quick", pieces, name in CLOSES, caplog)
+    *ordinary, none = await outcome_of("/never", pieces, name in CLOSES, caplog)
+    assert quick == ordinary
+    assert (taken, none) == (expected, 0)
+
+
+@on_uvloop
+async def test_over_tls(tmp_path: Path) -> None:
+    twins, tls = Twins(), Tls(tmp_path)
+    tls.write_fresh()
+    listener = twins.plain.listener(ssl_context=server_context(tls.certificate, tls.key))
+    large = b'"' + b"x" * 300_000 + b'"'
+    async with running([listener]) as server, calling(server, tls.client_context()) as caller:
+        caller.writer.write(post(path="/quick"))
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await caller.reader.readuntil(b'"x""x"')).startswith(b"HTTP/1.1 200 OK\r\n")
+        caller.writer.write(post(large, "Connection: close", path="/quick"))
+        assert (await caller.all()).endswith(b"\r\n\r\n" + large * 2)
+    assert twins.quick_answers == 1
+
+
+@on_uvloop
+async def test_a_body_in_two_pieces_is_waited_for() -> None:
+    twins = Twins()
+    whole = post(b'"' + b"x" * 100 + b'"', path="/quick")
+    async with running([twins.plain.listener()]) as server, calling(server) as caller:
+        caller.writer.write(whole[:-50])
+        await asyncio.sleep(0.02)
+        caller.writer.write(whole[-50:])
+        async with asyncio.timeout(PATIENCE_S):
+            await caller.reader.readuntil(b'x""' + b"x" * 100 + b'"')
+    assert twins.counted("/quick") == {"200": 1.0, "timed": 1.0}
+    assert twins.quick_answers == 0
+
+
+@on_uvloop
+async def test_a_caller_that_hangs_up_amid_its_body() -> None:
+    twins = Twins()
+    async with running([twins.plain.listener()]) as server, calling(server) as caller:
+        caller.writer.write(post(path="/quick")[:-1])
+        await asyncio.sleep(0.02)
+        caller.writer.close()
+        await caller.writer.wait_closed()
+        await until(answered_more(twins, 1.0))
+    assert twins.counted("/quick") == {"499": 1.0, "timed": 1.0}
+
+
+@on_uvloop
+async def test_while_draining_the_answer_says_that_the_connection_closes() -> None:
+    twins = Twins()
+    async with running([twins.plain.listener()], idle_grace_s=PATIENCE_S) as server, calling(server) as caller:
+        server.stop.set()
+        await within_patience(server.drain.wait())
+        caller.writer.write(post(path="/quick"))
+        answer = await caller.all()
+    assert b"\r\nConnection: close\r\n" in answer
+    assert answer.endswith(b'\r\n\r\n"x""x"')
+    assert twins.quick_answers == 0
+
+
+@on_uvloop
+async def test_a_connection_that_was_answered_has_sent_a_head() -> None:
+    twins = Twins()
+    async with running([twins.plain.listener()], head_timeout_s=0.1) as server:
+        reader, writer = await asyncio.open_connection(*server.addresses[0])
+        for _ in range(2):
+            writer.write(post(path="/quick"))
+            async with asyncio.timeout(PATIENCE_S):
+                await reader.readuntil(b'"x""x"')
+            await asyncio.sleep(0.3)
+        writer.close()
+
+
+@on_uvloop
+async def test_idleness_ends_with_an_answer() -> None:
+    twins, now_s = Twins(), [0.0]
+    idle = Idle(lambda: now_s[0])
+    idle.follow(twins.plain.app)
+    async with running([twins.plain.listener()]) as server, calling(server) as caller:
+        now_s[0] = 5.0
+        assert idle.seconds == 5.0
+        caller.writer.write(post(path="/quick"))
+        async with asyncio.timeout(PATIENCE_S):
+            await caller.reader.readuntil(b'"x""x"')
+        assert idle.seconds == 0.0
+    assert twins.quick_answers == 1
