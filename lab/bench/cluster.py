@@ -71,10 +71,9 @@ class ClusterBench:
 def find_programs(folders: str, environment: Mapping[str, str] = os.environ) -> Programs:
     """etcd, kube-apiserver and kube-scheduler from these folders (as in PATH), else the newest in the cache of the tests.
 
-    Raises `BenchError` naming what is not there and how to get it.
+    Raises `BenchError` naming what is not there, or does not go together, and how to get it.
     """
-    cache = cache_folder(environment)
-    cached = sorted(cache.glob("*-*/"), key=lambda path: path.stat().st_mtime, reverse=True)
+    cached = sorted(cache_folder(environment).glob("*-*/"), key=_age)
     path = folders or os.pathsep.join((*map(str, cached), environment.get("PATH", "")))
     found = {name: shutil.which(name, path=path) for name in ("etcd", "kube-apiserver", "kube-scheduler")}
     missing = [name for name, place in found.items() if place is None]
@@ -84,24 +83,34 @@ def find_programs(folders: str, environment: Mapping[str, str] = os.environ) -> 
             " `python -m tests.cluster.build`"
         )
     places = {name: Path(place or "") for name, place in found.items()}
+    version, other = (_version(places[name]) for name in ("kube-apiserver", "kube-scheduler"))
+    if version != other:
+        raise BenchError(
+            f"{places['kube-apiserver']} is {version}, {places['kube-scheduler']} is {other}: name a folder that has both"
+            " with --programs"
+        )
     return Programs(
         etcd=places["etcd"],
         apiserver=places["kube-apiserver"],
         controllers=places["kube-apiserver"].with_name("kube-controller-manager"),
         scheduler=places["kube-scheduler"],
         kubectl=places["kube-apiserver"].with_name("kubectl"),
-        version=_version(places["kube-apiserver"]),
+        version=version,
     )
 
 
-def _version(apiserver: Path) -> str:
+def _age(folder: Path) -> tuple[bool, float]:
+    """Newest first; last what is only being built, which has no kube-scheduler yet."""
+    is_begun = (folder / "kube-apiserver").exists() and not (folder / "kube-scheduler").exists()
+    return is_begun, -folder.stat().st_mtime
+
+
+def _version(program: Path) -> str:
     """As in `1.37.2`, in the program's own words (`Kubernetes v1.37.2`). Raises `BenchError`."""
-    said = subprocess.run([apiserver, "--version"], capture_output=True, text=True, check=False).stdout
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
     found = re.search(r"v(\d\S+)", said)
     if found is None:
-        raise BenchError(
-            f"{apiserver} --version tells no version: {said.strip()!r}; name another folder with --programs"
-        )
+        raise BenchError(f"{program} --version tells no version: {said.strip()!r}; name another folder with --programs")
     return found[1]
 
 
