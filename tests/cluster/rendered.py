@@ -33,9 +33,10 @@ class Changes:
     """Fields of `leaderElection` there."""
 
 
-def printed(overlay: str) -> list[Document]:
-    """What the command prints, every family switched on."""
-    flags = [flag for family in optional_families() for flag in ("--set", f"enable-{family}=true")]
+def printed(overlay: str, kube_version: str) -> list[Document]:
+    """What the command prints for a Kubernetes of this version (`1.37.2`), every family switched on."""
+    settings = [f"kube-version={kube_version}", *(f"enable-{family}=true" for family in optional_families())]
+    flags = [flag for setting in settings for flag in ("--set", setting)]
     command = [sys.executable, "-m", "cli", "manifests", overlay, *flags]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     return list(yaml.safe_load_all(ended.stdout))

@@ -27,7 +27,7 @@ class Slotwise:
     """The name under which the API server knows kube-scheduler and the extender beside it."""
 
     def __init__(self, plane: ControlPlane, folder: Path, overlay: str = "ha") -> None:
-        self._printed = printed(overlay)
+        self._printed = printed(overlay, plane.programs.version)
         self.installation = Installation(plane, self._documents(), folder)
         self._plane = plane
         self._stack = ExitStack()

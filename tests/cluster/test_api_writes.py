@@ -10,12 +10,11 @@ from lab.nodes import CardSpec, NodeSpec
 from lab.pods import pod_document
 from lab.scenario import PodForm
 from tests.cluster.slotwise import Slotwise
+from tests.cluster.switch import a_binding_carries_labels
 
 SHARE = PodForm(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000})
 NAMES = [f"share-{number}" for number in range(5)]
 NODE = "node-1"
-LABEL_OF_ITS_OWN = "1.34."
-"""The minor whose API server merges a Binding's annotations into the pod, but not its labels."""
 
 
 def is_counted(call: AuditedCall) -> bool:
@@ -43,6 +42,6 @@ async def test_writes_for_each_placed_pod(
     expected = Counter(("create", "pods/binding", name) for name in NAMES)
     if node_lock:
         expected["patch", "nodes", NODE] = len(NAMES)
-    if control_plane.programs.version.startswith(LABEL_OF_ITS_OWN):
+    if not a_binding_carries_labels():
         expected += Counter(("patch", "pods", name) for name in NAMES)
     assert ours == expected
