@@ -1,6 +1,7 @@
 """The open connections of one server: who has sent a request yet, who is being answered, who is idle."""
 
 import asyncio
+import select
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
@@ -66,7 +67,8 @@ class Connections:
         """Close connections that nobody is answered on, but not within `grace_s` of when draining first saw them.
 
         A caller may just be sending on a connection it believes usable, and a POST cut off is not sent again. Within
-        the grace it is answered, with `Connection: close`, after which its connection closes by itself.
+        the grace it is answered, with `Connection: close`, after which its connection closes by itself. What has arrived and
+        waits to be read, in a process that is short of time, is answered as well.
         """
         now_s = asyncio.get_running_loop().time()
         open_now = self._open()
@@ -81,7 +83,9 @@ class Connections:
         if connection in self._busy or connection in self._leaving:
             return False
         transport = connection.transport
-        return transport is None or transport.get_write_buffer_size() == 0
+        if transport is None or transport.is_closing():
+            return True
+        return transport.get_write_buffer_size() == 0 and not _has_unread(transport)
 
     def _open(self) -> list[web.RequestHandler]:
         return [] if self._server is None else self._server.connections
@@ -105,3 +109,10 @@ class Connections:
         if self._drain.began:
             response.force_close()
             response.headers[hdrs.CONNECTION] = "close"
+
+
+def _has_unread(transport: asyncio.WriteTransport) -> bool:
+    """Whether bytes have arrived that the event loop has not read yet."""
+    arrived = select.poll()
+    arrived.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(arrived.poll(0))

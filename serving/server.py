@@ -59,7 +59,7 @@ async def serve(
     drain: Drain | None = None,
     drain_timeout_s: float = 25.0,
     lame_duck_s: float = 0.0,
-    idle_grace_s: float = 0.2,
+    idle_grace_s: float = 2.0,
     keepalive_timeout_s: float = 120.0,
     head_timeout_s: float = 15.0,
     on_bound: Callable[[list[Address]], None] | None = None,
