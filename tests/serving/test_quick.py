@@ -1,12 +1,13 @@
-"""A request that is answered where it arrives gets, byte for byte, what aiohttp's way would have given it; log and counters agree."""
+"""A request that is answered as soon as it has arrived gets, byte for byte, what aiohttp's way would have given it; log and counters agree."""
 
 import asyncio
 import gzip
 import logging
 import re
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,9 @@ class Twins:
         codes = {s.labels["code"]: s.value for s in requests}
         timed = [s.value for s in samples if s.labels.get("route") == path and s.name.endswith("_seconds_count")]
         return {**codes, "timed": sum(timed)}
+
+    async def has_answered(self, count: float) -> bool:
+        return self.requests >= count
 
     @property
     def requests(self) -> float:
@@ -156,19 +160,12 @@ async def outcome_of(path: str, pieces: Pieces, closes: bool, caplog: pytest.Log
             before = twins.requests
             caller.writer.write(piece.replace(b"PATH", path.encode()))
             if not closes:
-                await until(answered_more(twins, before))
+                await until(partial(twins.has_answered, before + 1))
         if not closes:
             caller.writer.write(b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         answer = await caller.all()
     lines = [shown(f"{r.name} {r.levelname} {r.getMessage()}", path) for r in caplog.records]
     return shown(answer.decode(), path), lines, twins.counted(path), twins.quick_answers
-
-
-def answered_more(twins: Twins, before: float) -> Callable[[], Awaitable[bool]]:
-    async def answered() -> bool:
-        return twins.requests > before
-
-    return answered
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -219,7 +216,7 @@ async def test_a_caller_that_hangs_up_amid_its_body() -> None:
         await asyncio.sleep(0.02)
         caller.writer.close()
         await caller.writer.wait_closed()
-        await until(answered_more(twins, 1.0))
+        await until(partial(twins.has_answered, 2))
     assert twins.counted("/quick") == {"499": 1.0, "timed": 1.0}
 
 
@@ -231,6 +228,56 @@ async def test_while_draining_the_answer_says_that_the_connection_closes() -> No
         await within_patience(server.drain.wait())
         caller.writer.write(post(path="/quick"))
         answer = await caller.all()
+    assert b"\r\nConnection: close\r\n" in answer
+    assert answer.endswith(b'\r\n\r\n"x""x"')
+    assert twins.quick_answers == 0
+
+
+TOGETHER = {
+    "all judged before any is answered": (60.0, [4, 4, 4, 4]),
+    "no more once that takes long": (0.0, [1, 2, 3, 4]),
+}
+
+
+@pytest.mark.parametrize(("together_s", "judged"), TOGETHER.values(), ids=TOGETHER)
+@on_uvloop
+async def test_what_has_arrived_is_judged_together(
+    together_s: float, judged: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.quick._TOGETHER_S", together_s)
+    twins, seen = Twins(), list[int]()
+    bodies = [b'"a"', b'"fail"', b'"b"', b'"leave"', b'"c"', b'"d"']
+    async with running([twins.plain.listener()]) as server, AsyncExitStack() as opened:
+        callers = [await opened.enter_async_context(calling(server)) for _ in bodies]
+        twins.plain.app[QUICK].followers.append(lambda: seen.append(twins.quick_answers))
+        for caller, body in zip(callers, bodies, strict=True):
+            caller.writer.write(post(body, path="/quick"))
+        for caller in callers:
+            await until(partial(twins.has_answered, 2 * len(bodies)))
+            caller.writer.write(b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answers = [(await caller.all()).partition(b"\r\n\r\n")[2].partition(b"HTTP/1.1")[0] for caller in callers]
+    failed = b"internal error, see the log of this process\n"
+    assert answers == [b'"a""a"', failed, b'"b""b"', b'"leave""leave"', b'"c""c"', b'"d""d"']
+    assert seen == judged
+
+
+@on_uvloop
+async def test_a_drain_that_begins_between_two_requests() -> None:
+    twins = Twins()
+    async with (
+        running([twins.plain.listener()], idle_grace_s=PATIENCE_S) as server,
+        calling(server) as first,
+        calling(server) as second,
+    ):
+
+        def begin(body: bytes) -> Answered:
+            server.drain.begin()
+            return Answered(body, "")
+
+        twins.plain.app[QUICK].add("/drain", begin)
+        first.writer.write(post(path="/drain"))
+        second.writer.write(post(path="/quick"))
+        answer = await second.all()
     assert b"\r\nConnection: close\r\n" in answer
     assert answer.endswith(b'\r\n\r\n"x""x"')
     assert twins.quick_answers == 0
