@@ -7,10 +7,10 @@ from functools import lru_cache
 
 from devices.errors import WeightsError
 from devices.keys import WEIGHTS
-from devices.model import CardState
+from devices.model import Card, CardState
 from devices.requests import DeviceRequest
 
-__all__ = ["EQUAL_WEIGHTS", "Weights", "card_score", "node_score", "single", "weights_of"]
+__all__ = ["EQUAL_WEIGHTS", "Weights", "card_score", "claims", "node_score", "single", "weights_of"]
 
 _FLOAT = struct.Struct("f")
 
@@ -80,25 +80,33 @@ def _share(total: int, percent: int) -> int:
     return total * percent // 100 if percent > 0 else -(total * -percent // 100)
 
 
-def card_score(state: CardState, weights: Weights, requests: Iterable[DeviceRequest]) -> float:
-    """10 × (slots + compute + memory in use, each as a share, each with its weight); 0 for a card without any of them.
+def claims(card: Card, requests: Iterable[DeviceRequest]) -> tuple[int, int, int]:
+    """Slots, compute and memory that requests count in a card's score, beside what is in use.
 
-    Requests count only towards a card registered with exactly their vendor key as its type, which NVIDIA's never are. Worked: a
-    15360 MiB card of 10 slots with one tenant of 1000 MiB: 10 × (0.1 + 0 + 0.0651042) = 1.651042.
+    They count only towards a card registered with exactly their vendor key as its type, which NVIDIA's never are.
     """
-    card = state.card
-    if not (card.slots and card.cores and card.memory_mib):
-        return 0.0
-    slots, cores, memory = state.used_slots, state.used_cores, state.used_memory_mib
+    slots = cores = memory = 0
     for request in requests:
         if request.vendor == card.model:
             slots += 1
             cores += request.cores
             memory += _share(card.memory_mib, request.percentage) if request.percentage else request.memory_mib
+    return slots, cores, memory
+
+
+def card_score(state: CardState, weights: Weights, requests: Iterable[DeviceRequest]) -> float:
+    """10 × (slots + compute + memory in use, each as a share, each with its weight); 0 for a card without any of them.
+
+    Worked: a 15360 MiB card of 10 slots with one tenant of 1000 MiB: 10 × (0.1 + 0 + 0.0651042) = 1.651042.
+    """
+    card = state.card
+    if not (card.slots and card.cores and card.memory_mib):
+        return 0.0
+    slots, cores, memory = claims(card, requests)
     return _weighted(
-        (slots, card.slots, weights.slot),
-        (cores, card.cores, weights.core),
-        (memory, card.memory_mib, weights.memory),
+        (slots + state.used_slots, card.slots, weights.slot),
+        (cores + state.used_cores, card.cores, weights.core),
+        (memory + state.used_memory_mib, card.memory_mib, weights.memory),
     )
 
 

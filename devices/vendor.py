@@ -275,6 +275,9 @@ class Quick:
     """Checks that look at nothing but how the card is registered (not its UUID, index or links) and at the pod's annotations."""
     mig_only: frozenset[Check] = frozenset()
     """Checks that pass every card that hands out no instances."""
+    entry_by_kind: bool = False
+    """Whether what a card gives follows from the request and how the card is registered, cards apart that hand out instances; with
+    the plain hook `entry` that is so anyway."""
     takes_what_passes: bool = False
     """Whether all cards are collected depends on request and policies alone, and a choice takes as many entries as are asked, all of
     cards that pass; without a hook `collects_all` that is so anyway."""
@@ -357,6 +360,11 @@ class Vendor:
     def offers(self, card: Card) -> bool:
         """Whether the card is of this vendor and its registered type says so: no other card is ever looked at."""
         return card.vendor == self.key and self.key.lower() in card.model.lower()
+
+    @property
+    def gives_by_kind(self) -> bool:
+        """What `Quick.entry_by_kind` says, or the plain hook."""
+        return self.quick.entry_by_kind or self.hooks.entry is _plain_entry
 
     @property
     def protected_annotations(self) -> tuple[str, ...]:

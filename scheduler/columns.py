@@ -14,7 +14,19 @@ from numpy.typing import NDArray
 from devices.model import Card, CardState, NodeState
 from scheduler.policies import NODE_POLICIES
 
-__all__ = ["CORDONED", "LARGEST", "UNHEALTHY", "Cluster", "Columns", "Flags", "Numbers", "States", "bounded"]
+__all__ = [
+    "CORDONED",
+    "LARGEST",
+    "NOBODY",
+    "UNHEALTHY",
+    "Cluster",
+    "Columns",
+    "Flags",
+    "Numbers",
+    "Small",
+    "States",
+    "bounded",
+]
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -108,6 +120,8 @@ class Columns:
         self.cards: list[Card | None] = []
         self._owner: Numbers = np.zeros(_FIRST_ROWS, np.int64)
         self._kind: Numbers = np.zeros(_FIRST_ROWS, np.int64)
+        self._numa: Numbers = np.zeros(_FIRST_ROWS, np.int64)
+        self._index: Numbers = np.zeros(_FIRST_ROWS, np.int64)
         self._free_memory: Numbers = np.zeros(_FIRST_ROWS, np.int64)
         self._used_slots: Numbers = np.zeros(_FIRST_ROWS, np.int64)
         self._used_cores: Numbers = np.zeros(_FIRST_ROWS, np.int64)
@@ -127,6 +141,16 @@ class Columns:
     def kind(self) -> Numbers:
         """Index into `kinds`, by row."""
         return self._kind[: self.rows]
+
+    @property
+    def numa(self) -> Numbers:
+        """NUMA number of the card, by row."""
+        return self._numa[: self.rows]
+
+    @property
+    def index(self) -> Numbers:
+        """Index of the card on its node, by row."""
+        return self._index[: self.rows]
 
     @property
     def free_memory(self) -> Numbers:
@@ -166,6 +190,14 @@ class Columns:
         for slot in slots:
             found += self._spans[slot]
         return np.array(found, np.int64)
+
+    def spans(self) -> tuple[Numbers, Numbers]:
+        """By slot: the first row of the node's cards, which are in a row, and how many they are."""
+        owner = self.owner
+        start = np.zeros(self.slots, np.int64)
+        first = np.flatnonzero(owner[1:] != owner[:-1]) + 1
+        start[owner[first]] = first
+        return start, np.bincount(owner, minlength=self.slots)
 
     def follow(self, cluster: Cluster) -> None:
         """Show the cluster as it is now."""
@@ -274,6 +306,8 @@ class Columns:
         if self.cards[row] is not card:
             self.cards[row] = card
             self._kind[row] = self._kind_number(card)
+            self._numa[row] = bounded(card.numa)
+            self._index[row] = bounded(card.index)
         self._free_memory[row] = bounded(card.memory_mib - state.used_memory_mib)
         self._used_slots[row] = bounded(state.used_slots)
         self._used_cores[row] = bounded(state.used_cores)
@@ -287,6 +321,8 @@ class Columns:
             length = max(2 * len(self._owner), self.rows)
             self._owner = _longer(self._owner, length)
             self._kind = _longer(self._kind, length)
+            self._numa = _longer(self._numa, length)
+            self._index = _longer(self._index, length)
             self._free_memory = _longer(self._free_memory, length)
             self._used_slots = _longer(self._used_slots, length)
             self._used_cores = _longer(self._used_cores, length)

@@ -1,10 +1,10 @@
 """One request as limits per kind of card, so that a few comparisons of columns answer it for every card of the cluster.
 
 Which limits there are follows from the family's own tuple of checks. `passing` may let through what the evaluator refuses, never
-the other way round; `reasons` is exact, and says for which requests and nodes it can be.
+the other way round; `reasons` is exact, and `tells_reasons` says for which requests it can be.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +27,12 @@ from devices.fit import (
     within_quota,
 )
 from devices.mig import is_mig
-from devices.model import Card, CardState
+from devices.model import NO_CHARGE, Card, CardState, Charge, Entry
 from devices.reasons import Reason
 from devices.requests import DeviceRequest
 from devices.selection import Selection
 from devices.vendor import Vendor
+from scheduler.card_table import CardTable
 from scheduler.columns import (
     CORDONED,
     LARGEST,
@@ -42,7 +43,7 @@ from scheduler.columns import (
     bounded,
 )
 
-__all__ = ["FOREIGN", "REASONS", "Needs", "Rows"]
+__all__ = ["CODE", "FOREIGN", "REASONS", "Codes", "Needs", "Rows"]
 
 Rows = slice | Numbers
 """Some or all rows of the columns."""
@@ -52,7 +53,8 @@ REASONS: tuple[Reason, ...] = tuple(Reason)
 """What a code of `reasons` stands for: code n is reason n - 1, 0 passes."""
 FOREIGN = len(REASONS) + 1
 """The code of a card that the request is never shown."""
-_CODE = {reason: number for number, reason in enumerate(REASONS, 1)}
+CODE = {reason: number for number, reason in enumerate(REASONS, 1)}
+"""The other way round."""
 _NEVER = LARGEST + 1
 
 STANDARD: frozenset[Check] = frozenset(
@@ -94,6 +96,14 @@ class Needs:
         self._slots: Numbers = np.zeros(0, np.int64)
         self._total_cores: Numbers = np.zeros(0, np.int64)
         self._least: tuple[Numbers, Numbers, Numbers] = (self._wanted, self._slots, self._total_cores)
+        self.several: Flags = np.zeros(0, np.bool_)
+        """Kinds that may give several entries."""
+        self.mig: Flags = np.zeros(0, np.bool_)
+        """Kinds that hand out instances."""
+        self.entry: tuple[Numbers, Numbers, Numbers] = self._least
+        """MiB, slots and percent that a card of each kind gives, special ones apart; see `gives_by_kind`."""
+        self.price: tuple[Numbers, Numbers, Numbers] = self._least
+        """MiB, percent and cards that it costs the namespace."""
         self._closed = UNHEALTHY * (healthy in vendor.checks) + CORDONED * (not_cordoned in vendor.checks)
 
     @property
@@ -102,17 +112,26 @@ class Needs:
         return self.vendor.hooks.collects_all is None or self.vendor.quick.takes_what_passes
 
     @property
+    def grouped(self) -> bool:
+        """All cards of a container come from one NUMA node."""
+        return self.vendor.groups_by_numa(self._selection)
+
+    @property
+    def greedy(self) -> bool:
+        """The first cards in walk order that pass are those the container gets."""
+        return not self.vendor.collects_all(self._walk)
+
+    @property
+    def gives_by_kind(self) -> bool:
+        """What a card gives, and what that costs, follows from its kind, special kinds apart."""
+        return self.vendor.gives_by_kind
+
+    @property
     def tells_reasons(self) -> bool:
-        """Whether `reasons` is exact for nodes without special cards, while no quota is in the way."""
+        """Whether `reasons` knows every check of the family, and a node has no other ways to refuse."""
         vendor = self.vendor
         known = STANDARD | vendor.quick.by_kind | vendor.quick.mig_only
-        return (
-            known.issuperset(vendor.checks)
-            and vendor.hooks.gate is None
-            and not vendor.groups_by_numa(self._selection)
-            and self.takes_what_passes
-            and not vendor.collects_all(self._walk)
-        )
+        return known.issuperset(vendor.checks) and vendor.hooks.gate is None and self.takes_what_passes
 
     def learn(self, kinds: list[Card]) -> None:
         """Take in kinds of cards that are new."""
@@ -124,16 +143,33 @@ class Needs:
         self._offered = np.array(offered, np.bool_)
         special = [mine and self._is_special(card) for card, mine in known]
         self.special, self.any_special = np.array(special, np.bool_), any(special)
+        self.several = np.array([mine and self._gives_several(card) for card, mine in known], np.bool_)
+        self.mig = np.array([mine and is_mig(card) for card, mine in known], np.bool_)
         self._wanted = self._numbers(known, lambda card: self.vendor.wanted_memory(self.request, card))
         self._slots = self._numbers(known, lambda card: card.slots)
         self._total_cores = self._numbers(known, lambda card: self.vendor.total_cores(card, self._selection))
         self._least = self._limits(known)
+        if self.gives_by_kind:
+            given = [
+                self._given(card) if mine and not odd else _NOTHING
+                for (card, mine), odd in zip(known, special, strict=True)
+            ]
+            entries = [[bounded(n) for n in (entry.memory_mib, entry.slots, entry.cores)] for entry, _ in given]
+            prices = [[bounded(n) for n in (price.memory_mib, price.cores, price.cards)] for _, price in given]
+            self.entry, self.price = _columns(entries), _columns(prices)
 
     def _is_offered(self, card: Card) -> bool:
         return self.vendor.offers(card)
 
     def _is_special(self, card: Card) -> bool:
-        return is_mig(card) or self.vendor.gives_several(CardState(card), self._selection)
+        return is_mig(card) or self._gives_several(card)
+
+    def _gives_several(self, card: Card) -> bool:
+        return self.vendor.gives_several(CardState(card), self._selection)
+
+    def _given(self, card: Card) -> tuple[Entry, Charge]:
+        entry = self.vendor.entry(CardState(card), self._walk)
+        return entry, self.vendor.price(entry)
 
     @staticmethod
     def _numbers(known: list[tuple[Card, bool]], of: Callable[[Card], int]) -> Numbers:
@@ -179,53 +215,55 @@ class Needs:
         if self._closed:
             ok &= (columns.closed[rows] & self._closed) == 0
         if self._names_cards:
-            ok &= self._named(columns, rows, ok)
+            ok &= self._named(columns, np.arange(columns.rows)[rows], ok)
         return ok
 
-    def _named(self, columns: Columns, rows: Rows, among: Flags) -> Flags:
-        """Which of these cards the pod's UUID lists accept; the others of `rows` do not matter."""
-        numbers = np.arange(columns.rows)[rows]
-        found = np.zeros(len(among), np.bool_)
-        for place in np.flatnonzero(among).tolist():
-            card = columns.cards[numbers[place]]
-            found[place] = card is not None and self._selection.allows_uuid(card)
+    def _named(self, columns: Columns, rows: Numbers, among: Flags) -> Flags:
+        """Which of the cards in these rows the pod's UUID lists accept; those not in `among` do not matter."""
+        found = np.zeros(rows.shape, np.bool_)
+        found[among] = [
+            (card := columns.cards[row]) is not None and self._selection.allows_uuid(card)
+            for row in rows[among].tolist()
+        ]
         return found
 
-    def reasons(self, columns: Columns, rows: Rows) -> Codes:
-        """Per card the code of the first check that refuses it, 0 where all pass, `FOREIGN` for other families' cards."""
-        kind = columns.kind[rows]
-        codes: Codes = np.where(self._offered[kind], 0, FOREIGN)
+    def reasons(self, cards: CardTable) -> tuple[Codes, Flags]:
+        """Per card the code of the first check that refuses it, 0 where all pass, `FOREIGN` for other families' cards; and which
 
-        def refuse(where: Flags, reason: Reason) -> None:
-            codes[where & (codes == 0)] = _CODE[reason]
-
+        cards would be asked for their price before that. The quota and what instances are free on a card are not looked at.
+        """
+        codes: Codes = np.where(self._offered[cards.kind], 0, FOREIGN)
+        priced: Flags = np.zeros(codes.shape, np.bool_)
         for check in self.vendor.checks:
             if check in self._asks_of_kind:
-                self._refuse_by_kind(check, columns, kind, codes)
+                self._refuse_by_kind(check, cards, codes)
+            elif check is within_quota:
+                priced = codes == 0
             elif check is right_uuid:
                 if self._names_cards:
-                    refuse(~self._named(columns, rows, codes == 0), Reason.CARD_UUID_MISMATCH)
-            elif check is not within_quota and check not in self.vendor.quick.mig_only:
-                refuse(*self._failing(check, columns, rows, kind))
-        return codes
+                    open_ = codes == 0
+                    codes[open_ & ~self._named(cards.columns, cards.row, open_)] = CODE[Reason.CARD_UUID_MISMATCH]
+            elif check not in self.vendor.quick.mig_only:
+                where, reason = self._failing(check, cards)
+                codes[where & (codes == 0)] = CODE[reason]
+        return codes, priced
 
-    def _refuse_by_kind(self, check: Check, columns: Columns, kind: Numbers, codes: Codes) -> None:
+    def _refuse_by_kind(self, check: Check, cards: CardTable, codes: Codes) -> None:
         refusals = [
-            _CODE[reason] if mine and (reason := self._reason_of_kind(card, check)) is not None else 0
-            for card, mine in zip(columns.kinds, self._offered.tolist(), strict=True)
+            CODE[reason] if mine and (reason := self._reason_of_kind(card, check)) is not None else 0
+            for card, mine in zip(cards.columns.kinds, self._offered.tolist(), strict=True)
         ]
         if any(refusals):
-            of_card = np.array(refusals, np.int64)[kind]
+            of_card = np.array(refusals, np.int64)[cards.kind]
             codes[(codes == 0) & (of_card > 0)] = of_card[(codes == 0) & (of_card > 0)]
 
-    def _failing(self, check: Check, columns: Columns, rows: Rows, kind: Numbers) -> tuple[Flags, Reason]:
+    def _failing(self, check: Check, cards: CardTable) -> tuple[Flags, Reason]:
         """The standard check over all cards at once, and its reason."""
-        tenants, used = columns.used_slots[rows], columns.used_cores[rows]
-        total = self._total_cores[kind]
+        kind, tenants, used = cards.kind, cards.used_slots, cards.used_cores
         if check is healthy:
-            return (columns.closed[rows] & UNHEALTHY) != 0, Reason.CARD_NOT_HEALTHY
+            return (cards.closed & UNHEALTHY) != 0, Reason.CARD_NOT_HEALTHY
         if check is not_cordoned:
-            return (columns.closed[rows] & CORDONED) != 0, Reason.CARD_CORDONED
+            return (cards.closed & CORDONED) != 0, Reason.CARD_CORDONED
         if check is free_slot:
             return tenants >= self._slots[kind], Reason.CARD_SLOTS_EXHAUSTED
         if check is idle_for_exclusive_policy:
@@ -233,7 +271,8 @@ class Needs:
         if check is idle:
             return tenants > 0, Reason.EXCLUSIVE_CONFLICT
         if check is enough_memory:
-            return self._wanted[kind] > columns.free_memory[rows], Reason.CARD_INSUFFICIENT_MEMORY
+            return self._wanted[kind] > cards.free_memory, Reason.CARD_INSUFFICIENT_MEMORY
+        total = self._total_cores[kind]
         if check is enough_cores:
             return self._cores > total - used, Reason.CARD_INSUFFICIENT_CORES
         if check is idle_for_whole_compute:
@@ -242,3 +281,11 @@ class Needs:
         if check is compute_left:
             return (used != 0) & (used == total) & (self._cores == 0), Reason.CARD_COMPUTE_EXHAUSTED
         raise AssertionError(f"check {check} cannot be asked of all cards at once")
+
+
+_NOTHING = (Entry("", "", 0, 0, slots=0), NO_CHARGE)
+
+
+def _columns(lines: Sequence[Sequence[int]]) -> tuple[Numbers, Numbers, Numbers]:
+    table = np.array(lines, np.int64).reshape(-1, 3)
+    return table[:, 0], table[:, 1], table[:, 2]

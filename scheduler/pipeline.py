@@ -190,13 +190,15 @@ class Pipeline:
             chosen, screened = self._best_of(verdicts, ask), ()
         else:
             may = screen.may_fit(columns)[offer.slots]
-            verdicts, chosen = self._best_first(ask, offer, may, columns, judge)
+            refusals = outcomes.refusals
+            if refusals is None:
+                binding = headrooms if quota is not None else {}
+                refusals = outcomes.refusals = Refusals(ask, screen.needs, binding)
+            verdicts, chosen = self._best_first(ask, offer, may, columns, judge, refusals)
             screened = tuple(np.flatnonzero(~may)[:_SCREENED_KEPT].tolist())
             if chosen is None:
                 # A refusal names the reasons of every node, also of those that the screen dropped.
-                if outcomes.refusals is None:
-                    outcomes.refusals = Refusals(ask, screen.needs, quota is not None)
-                refused = outcomes.refusals.of(columns, offer, judge)
+                refused = refusals.of(columns, offer, judge)
                 verdicts = {}
         fit = verdicts[chosen] if chosen is not None else None
         return Decision(
@@ -243,7 +245,7 @@ class Pipeline:
 
     @staticmethod
     def _best_first(
-        ask: Ask, offer: Offer, may: Flags, columns: Columns, judge: Judge
+        ask: Ask, offer: Offer, may: Flags, columns: Columns, judge: Judge, refusals: Refusals
     ) -> tuple[dict[str, Verdict], str | None]:
         """Evaluate by score as the node policy wants it, ties by name, up to the first that fits."""
         verdicts: dict[str, Verdict] = {}
@@ -256,6 +258,8 @@ class Pipeline:
             if isinstance(_judged(offer, place, columns, judge, verdicts), Fit):
                 return verdicts, offer.names[place]
         # The screen cannot tell here, so there may be many to look at.
+        left = np.flatnonzero(order != _LAST)
+        order[left[~refusals.may_fit(columns, offer.slots[left])]] = _LAST
         for place in np.argsort(order, kind="stable").tolist():
             if order[place] == _LAST:
                 break
@@ -301,8 +305,8 @@ class Pipeline:
         return None
 
 
-_ONE_BY_ONE = 4
-"""So many candidates are picked out before it is worth ordering all of them."""
+_ONE_BY_ONE = 8
+"""So many candidates are evaluated before it is worth asking the columns closely, and ordering what is left."""
 _SCREENED_KEPT = 10
 
 

@@ -13,6 +13,8 @@ __all__ = [
     "CARD_POLICIES",
     "DEFAULT_CARD_POLICY",
     "NODE_POLICIES",
+    "Key",
+    "card_keys",
     "card_order",
     "policy_tokens",
     "unknown_defaults",
@@ -92,7 +94,7 @@ def _chain(policy: str, numa_bind: bool) -> tuple[Key, ...]:
     return (*(CARD_POLICIES[word] for word in words), index)
 
 
-def _keys(policy: str, numa_bind: bool) -> tuple[Key, ...]:
+def card_keys(policy: str, numa_bind: bool) -> tuple[Key, ...]:
     """The sort keys of a policy value, outermost first (HAMi v2.10 scheduling, card order)."""
     if "," in policy or policy == "numa":
         return _chain(policy, numa_bind)
@@ -110,7 +112,7 @@ def card_order(
 
     `scores` by (vendor, UUID). Worked: idle cards 0 to 3 given in walk order 3, 2, 1, 0 stay so under every policy.
     """
-    keys = _keys(policy, numa_bind)
+    keys = card_keys(policy, numa_bind)
 
     def key(state: CardState) -> tuple[float, ...]:
         score = scores[state.card.vendor, state.card.uuid]

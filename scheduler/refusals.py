@@ -1,12 +1,11 @@
-"""Why no node fits, for all nodes at once: reasons counted over columns, and kept per node until it changes.
+"""Why no node fits, for all nodes at once: verdicts worded from counts over columns, and kept per node until it changes.
 
-For a plain request (one, no quota in the way, cards taken one by one as they pass) the counts follow from each card alone. Nodes with
-cards that hand out instances, and all other requests, have the exact evaluator's verdicts. Equal refusals are one object.
+Nodes that the walk over columns cannot tell have the exact evaluator's verdicts. Equal refusals are one object.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -16,19 +15,16 @@ from devices.fit import Refusal
 from devices.model import NodeState
 from devices.reasons import Reason
 from scheduler.ask import Ask
-from scheduler.columns import LARGEST, Columns, Numbers
-from scheduler.evaluate import NotFit, Verdict
-from scheduler.needs import FOREIGN, REASONS, Needs, Rows
+from scheduler.columns import LARGEST, Columns, Flags, Numbers
+from scheduler.evaluate import Headrooms, NotFit, Verdict
+from scheduler.needs import FOREIGN, REASONS, Needs
 from scheduler.offer import Offer
-from scheduler.screen import WORTH_ALL
+from scheduler.walks import HAS_MIG, MAY_GIVE_SEVERAL, PASSING, Told, Walks
 
 __all__ = ["Refusals", "Refused"]
 
-_SPECIAL = FOREIGN + 1
-"""Column of the counts that says whether the node has cards for the evaluator alone."""
-_WIDTH = FOREIGN + 2
 _EXACT = -1
-_PASSING = 0
+"""The node fits, or only the evaluator knows."""
 _VERDICTS_A_SLOT = 4
 """More verdicts than that are mostly of the past."""
 
@@ -83,83 +79,63 @@ def _distinct(table: Numbers) -> tuple[Numbers, Numbers]:
 
 
 class Refusals:
-    """Verdicts of one shape (and quota standing) on nodes that the screen and the evaluator found not to fit, by slot."""
+    """Verdicts of one shape (and quota standing) on nodes that do not fit, by slot."""
 
-    def __init__(self, ask: Ask, needs: Sequence[Needs], quota_matters: bool) -> None:
-        self._container = next(c.name for c in ask.request.containers if c.devices)
-        asking = [c for c in ask.request.containers if c.devices]
-        one = len(asking) == 1 and len(asking[0].devices) == 1
-        self._plain = needs[0] if one and not quota_matters and needs[0].tells_reasons else None
+    def __init__(self, ask: Ask, needs: Sequence[Needs], headrooms: Headrooms) -> None:
+        self._walks = Walks(ask, needs, headrooms)
         self._at: Numbers = np.zeros(0, np.int64)
         self._codes: Numbers = np.zeros(0, np.int64)
         self._verdicts: list[NotFit] = []
         self._numbers: dict[Hashable, int] = {}
 
+    def may_fit(self, columns: Columns, slots: Numbers) -> Flags:
+        """False for nodes of which columns tell that they are refused: many more than the screen drops, at a higher price."""
+        self._follow(columns, slots)
+        found: Flags = self._codes[slots] == _EXACT
+        return found
+
     def of(self, columns: Columns, offer: Offer, judge: Callable[[int, NodeState], Verdict]) -> Refused:
         """Why each offered node is refused. `judge` is asked where columns cannot tell."""
-        if len(self._at) < columns.slots or len(self._verdicts) > _VERDICTS_A_SLOT * columns.slots:
-            self._at = np.full(columns.slots, -1, np.int64)
-            self._codes = np.zeros(columns.slots, np.int64)
-            self._verdicts, self._numbers = [], {}
         slots = offer.slots
-        stale = slots[self._at[slots] != columns.changed_at[slots]]
-        if len(stale):
-            self._renew(columns, stale, judge)
-            self._at[stale] = columns.changed_at[stale]
-        return Refused(offer.names, offer.array, self._codes[slots], self._verdicts)
-
-    def _renew(self, columns: Columns, slots: Numbers, judge: Callable[[int, NodeState], Verdict]) -> None:
-        exact = slots.tolist()
-        if self._plain is not None:
-            self._plain.learn(columns.kinds)
-            exact = self._counted(columns, slots, self._plain)
-        for slot in exact:
+        self._follow(columns, slots)
+        for slot in slots[self._codes[slots] == _EXACT].tolist():
             state = columns.states[slot]
             verdict = judge(slot, state) if state is not None else None
             if not isinstance(verdict, NotFit):
                 raise AssertionError(f"slot {slot} is refused, but its verdict is {verdict}")
-            refusal = verdict.refusal
-            key = (verdict.container, verdict.has_mig, refusal.cards, frozenset(refusal.counts.items()))
-            self._codes[slot] = self._number(key, partial(_itself, verdict))
+            self._codes[slot] = self._number(verdict)
+        return Refused(offer.names, offer.array, self._codes[slots], self._verdicts)
 
-    def _number(self, key: Hashable, verdict: Callable[[], NotFit]) -> int:
+    def _follow(self, columns: Columns, slots: Numbers) -> None:
+        if len(self._at) < columns.slots or len(self._verdicts) > _VERDICTS_A_SLOT * columns.slots:
+            self._at = np.full(columns.slots, -1, np.int64)
+            self._codes = np.full(columns.slots, _EXACT, np.int64)
+            self._verdicts, self._numbers = [], {}
+        stale = slots[self._at[slots] != columns.changed_at[slots]]
+        if not len(stale):
+            return
+        self._codes[stale] = _EXACT
+        for told in self._walks.told(columns, stale):
+            first, which = _distinct(told.counts)
+            numbers = [self._number(_verdict(told, row)) for row in told.counts[first].tolist()]
+            self._codes[told.slots] = np.array(numbers, np.int64)[which]
+        self._at[stale] = columns.changed_at[stale]
+
+    def _number(self, verdict: NotFit) -> int:
+        refusal = verdict.refusal
+        key = (verdict.container, verdict.has_mig, refusal.cards, frozenset(refusal.counts.items()))
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._verdicts)
-            self._verdicts.append(verdict())
+            self._verdicts.append(verdict)
         return number
 
-    def _counted(self, columns: Columns, slots: Numbers, needs: Needs) -> list[int]:
-        """Word what columns tell of these nodes, and answer those that have to be evaluated."""
-        few = len(slots) * WORTH_ALL < len(columns.slot_of)
-        rows: Rows = columns.rows_of(slots.tolist()) if few else slice(None)
-        codes = needs.reasons(columns, rows)
-        owner = columns.owner[rows]
-        counts = np.bincount(owner * _WIDTH + codes, minlength=columns.slots * _WIDTH).reshape(columns.slots, _WIDTH)
-        if needs.any_special:
-            counts[owner[needs.special[columns.kind[rows]]], _SPECIAL] = 1
-        table = counts[slots]
-        first, which = _distinct(table)
-        numbers = np.array([self._numbered(tuple(row), needs.request.count) for row in table[first].tolist()], np.int64)
-        found = numbers[which]
-        told = found != _EXACT
-        self._codes[slots[told]] = found[told]
-        return [int(slot) for slot in slots[~told]]
 
-    def _numbered(self, row: tuple[int, ...], count: int) -> int:
-        if row[_SPECIAL] or (sum(row[:FOREIGN]) and row[_PASSING] >= count):
-            return _EXACT  # the latter fits, which is for the evaluator to say
-        return self._number(row, lambda: self._worded(row, count))
-
-    def _worded(self, row: tuple[int, ...], count: int) -> NotFit:
-        cards = sum(row[:FOREIGN])
-        if count > cards:
-            return NotFit(self._container, Refusal({}, cards))
-        found = {reason: row[code] for code, reason in enumerate(REASONS, 1) if row[code]}
-        if row[_PASSING]:
-            found[Reason.CARDS_INSUFFICIENT] = row[_PASSING]
-        return NotFit(self._container, Refusal(found, cards))
-
-
-def _itself(verdict: NotFit) -> NotFit:
-    return verdict
+def _verdict(told: Told, row: Sequence[int]) -> NotFit:
+    cards, has_mig = sum(row[:FOREIGN]), bool(row[HAS_MIG])
+    if told.wanted > cards and not row[MAY_GIVE_SEVERAL]:
+        return NotFit(told.container, Refusal({}, cards), has_mig)
+    found = {reason: row[code] for code, reason in enumerate(REASONS, 1) if row[code]}
+    if row[PASSING]:
+        found[Reason.CARDS_INSUFFICIENT] = row[PASSING]
+    return NotFit(told.container, Refusal(found, cards), has_mig)

@@ -322,7 +322,12 @@ def _build(settings: Settings) -> tuple[Vendor, ...]:
             node_lock="hami.io/mutex.lock",
             memory_factor=max(settings.memory_factor, 1),
             checks=CHECKS,
-            quick=Quick(by_kind=frozenset({_right_mode}), mig_only=frozenset({_free_instance}), takes_what_passes=True),
+            quick=Quick(
+                by_kind=frozenset({_right_mode}),
+                mig_only=frozenset({_free_instance}),
+                entry_by_kind=True,
+                takes_what_passes=True,
+            ),
             hooks=Hooks(
                 request=nvidia.request,
                 admit=nvidia.admit,

@@ -19,6 +19,8 @@ from lab.bench.figures import cpu_s, histogram_ms, latencies, rss_mib
 from lab.bench.process import BenchError, apart, served
 from lab.bench.synthetic import (
     LIMITED,
+    TIGHT,
+    TIGHT_MIB,
     JsonObject,
     Size,
     container_document,
@@ -29,7 +31,7 @@ from lab.bench.synthetic import (
 
 __all__ = ["CASES", "BenchError", "FilterBench", "bench_filter", "bench_growth", "extender", "probe"]
 
-CASES = ("seen", "shuffled", "new", "chain", "nofit", "nofit-retried")
+CASES = ("seen", "shuffled", "new", "chain", "nofit", "nofit-retried", "nofit-quota", "nofit-containers", "nofit-numa")
 WARM_UP_CALLS = 50
 _PROBES = 32
 _PLAIN_CALLS = 3
@@ -51,6 +53,9 @@ class FilterBench:
     - `chain`: `mutex,binpack,numa`, four cards, an init container and a sidecar, nodes with pair scores
     - `nofit`: more than any card has, never the same size twice
     - `nofit-retried`: more than any card has, again and again, while other pods are placed in between
+    - `nofit-quota`: two cards for which the namespace's quota has room once, never the same size twice
+    - `nofit-containers`: sidecar and init container would fit, the app on no card, never the same size twice
+    - `nofit-numa`: more cards of one NUMA node than a node has, never the same size twice
     """
 
     size: Size
@@ -73,13 +78,21 @@ def _probe(number: int, memory_mib: int) -> JsonObject:
     return pod_document(f"probe-{turn}", memory_mib, policy=_POLICIES[number % len(_POLICIES)], namespace=namespace)
 
 
-def _chained(number: int) -> JsonObject:
-    pod = pod_document(f"probe-{number % _PROBES}", 4000, count=4, policy=_POLICIES[2])
+def _chained(number: int, memory_mib: int = 4000) -> JsonObject:
+    pod = pod_document(f"probe-{number % _PROBES}", memory_mib, count=4, policy=_POLICIES[2])
     init = container_document("init", 8000)
     sidecar = {**container_document("sidecar", 1000), "restartPolicy": "Always"}
     spec = pod["spec"]
     assert isinstance(spec, dict)
     spec["initContainers"] = [sidecar, init]
+    return pod
+
+
+def _on_one_numa_node(number: int) -> JsonObject:
+    pod = pod_document(f"probe-{number % _PROBES}", 1000 + number, count=5, policy="binpack")
+    metadata = pod["metadata"]
+    assert isinstance(metadata, dict)
+    metadata["annotations"]["nvidia.com/numa-bind"] = "true"
     return pod
 
 
@@ -93,6 +106,13 @@ def probe(case: str, number: int) -> JsonObject:
         return _probe(number, _TOO_MUCH_MIB + number)
     if case == "nofit-retried":
         return _probe(number, _TOO_MUCH_MIB + number % _PROBES)
+    if case == "nofit-quota":
+        half = TIGHT_MIB // 2 + 1
+        return pod_document(f"probe-{number % _PROBES}", half + number % half, count=2, namespace=TIGHT)
+    if case == "nofit-containers":
+        return _chained(number, _TOO_MUCH_MIB + number)
+    if case == "nofit-numa":
+        return _on_one_numa_node(number)
     return _probe(number, _SIZES_MIB[number % len(_SIZES_MIB)])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.bench.filter import CASES
 from lab.bench.process import BenchError
 
 __all__ = ["RUNS", "Run", "run_all"]
@@ -31,7 +32,7 @@ def _filter(name: str, nodes: int, pods: int, case: str = "seen") -> Run:
 RUNS = (
     *(_filter(f"filter-{nodes}-nodes", nodes, 8 * nodes) for nodes in (500, 1000, 2500, 5000)),
     *(_filter(f"filter-{pods}-pods", 5000, pods) for pods in (5000, 10_000, 20_000)),
-    *(_filter(f"filter-{case}", 5000, 40_000, case) for case in ("shuffled", "new", "chain", "nofit", "nofit-retried")),
+    *(_filter(f"filter-{case}", 5000, 40_000, case) for case in CASES[1:]),
     Run("admission", ("admission",), ("admission", "--rate", "20", "--rounds", "1", "--seconds", "0.1")),
     Run("burst", ("burst",), ("burst", "--nodes", "60", "--pods", "60", "--placements", "10")),
     Run("metrics", ("metrics",), ("metrics", "--nodes", "20", "--pods", "20", "--scrapes", "1")),

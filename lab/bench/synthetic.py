@@ -14,6 +14,8 @@ from devices.ledger import Ledger
 from devices.objects import node_of, pod_of, quota_of
 
 __all__ = [
+    "TIGHT",
+    "TIGHT_MIB",
     "JsonObject",
     "Size",
     "card_uuid",
@@ -24,6 +26,7 @@ __all__ = [
     "node_name",
     "pod_document",
     "quota_document",
+    "tight_quota_document",
     "with_kubernetes_fields",
 ]
 
@@ -35,6 +38,8 @@ FULL_IN_MEMORY, FULL_IN_SLOTS, FULL_IN_CORES = range(6), (6,), (7,)
 """Last digits of node numbers; the other nodes are mixed."""
 LIMITED = "limited"
 """The namespace with a quota."""
+TIGHT, TIGHT_MIB = "tight", 16_000
+"""A namespace with a small quota, of which nothing is used."""
 JsonObject = dict[str, object]
 
 
@@ -189,8 +194,16 @@ def node_documents(size: Size, linked: bool = False) -> Iterator[JsonObject]:
 
 def quota_document() -> JsonObject:
     """The quota of the namespace that has one; nobody comes near it."""
-    hard = {"limits.nvidia.com/gpumem": "2000000000", "limits.nvidia.com/gpu": "2000000"}
-    metadata = {"name": "bench", "namespace": LIMITED, "uid": "uid-quota"}
+    return _quota(LIMITED, {"limits.nvidia.com/gpumem": "2000000000", "limits.nvidia.com/gpu": "2000000"})
+
+
+def tight_quota_document() -> JsonObject:
+    """The quota of `TIGHT`."""
+    return _quota(TIGHT, {"limits.nvidia.com/gpumem": str(TIGHT_MIB)})
+
+
+def _quota(namespace: str, hard: JsonObject) -> JsonObject:
+    metadata = {"name": "bench", "namespace": namespace, "uid": f"uid-quota-{namespace}"}
     return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}}
 
 
@@ -235,6 +248,7 @@ def fill(ledger: Ledger, size: Size, linked: bool = False) -> None:
     """Put the whole cluster into a ledger; `linked`: the nodes say how well their cards are linked."""
     for node in node_documents(size, linked):
         ledger.put_node(node_of(node))
-    ledger.put_quota(quota_of(quota_document()))
+    for quota in (quota_document(), tight_quota_document()):
+        ledger.put_quota(quota_of(quota))
     for document in documents(size):
         ledger.put_pod(pod_of(document), 0.0)

@@ -75,7 +75,17 @@ def test_a_decision_does_not_grow_with_the_cluster(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "times"), [("seen", 20), ("new", 20), ("chain", 20), ("nofit", 5), ("nofit-retried", 5)]
+    ("case", "times"),
+    [
+        ("seen", 20),
+        ("new", 20),
+        ("chain", 20),
+        ("nofit", 5),
+        ("nofit-retried", 5),
+        ("nofit-quota", 5),
+        ("nofit-containers", 5),
+        ("nofit-numa", 5),
+    ],
 )
 def test_a_decision_costs_a_fraction_of_looking_at_every_node(case: str, times: int) -> None:
     cluster = Cluster(300)
@@ -92,7 +102,8 @@ def test_the_bench_runs_every_case_and_gives_its_figures(case: str) -> None:
 
 def test_an_unknown_case_is_named_with_what_there_is() -> None:
     with pytest.raises(
-        ValueError, match="case 'fits': expected one of seen, shuffled, new, chain, nofit, nofit-retried"
+        ValueError,
+        match="case 'fits': expected one of seen, shuffled, new, chain, nofit, nofit-retried, nofit-quota, nofit-containers, nofit-numa",
     ):
         bench_filter(FilterBench(Size(30, 4, 60), 1, "fits"))
 

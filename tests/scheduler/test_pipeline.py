@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from devices.config import DeviceConfig
 from devices.errors import MalformedValue, WeightsError
+from devices.fit import Headroom
 from devices.ledger import Ledger
 from devices.model import NO_CHARGE, Entry, NodeState
 from devices.objects import Pod
@@ -181,10 +182,43 @@ def test_best_first_stops_at_the_first_that_fits_and_an_unchanged_node_is_not_ev
     assert decide() == "n2"
     assert counted.evaluated == ["n2", "n2"]
     assert decide(["n1"]) is None
-    assert counted.evaluated == ["n2", "n2"]  # the reasons of a plain request are counted over the columns
+    assert counted.evaluated == ["n2", "n2"]  # the reasons are counted over the columns
     several = pod(*(container_document(name, gpu=1, gpumem=1000) for name in ("a", "b")))
     assert decide(["n1"], ask(several)) is None
-    assert counted.evaluated[2:] == ["n1"]  # those of two containers are not
+    assert counted.evaluated == ["n2", "n2"]
+
+
+def _two(mib: int) -> Pod:
+    return pod(*(container_document(name, gpu=1, gpumem=mib) for name in ("a", "b")))
+
+
+UNSCREENED: dict[str, tuple[Pod, Headrooms]] = {
+    "several containers": (_two(5000), {}),
+    "a quota that binds": (pod(container_document(gpu=1, gpumem=5000)), {"NVIDIA": Headroom(memory_mib=4999)}),
+    "cards of one NUMA node": (
+        pod(container_document(gpu=2, gpumem=5000), annotations={"nvidia.com/numa-bind": "true"}),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize(("asked", "headrooms"), UNSCREENED.values(), ids=UNSCREENED)
+def test_few_nodes_are_evaluated_where_the_screen_cannot_tell(
+    asked: Pod, headrooms: Headrooms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each container would fit on every node, and every card is within the quota; one node has room for all of it."""
+    counted, ledger = Counted(monkeypatch), Ledger(CONFIG)
+    for number in range(60):
+        cards = [card(f"g-{number}-{place}", index=place, numa=place, memory_mib=9000) for place in range(2)]
+        ledger.put_node(node(f"n{number:02}", *cards))
+        if asked.containers[1:]:
+            ledger.reserve(pod(name=f"on-{number}"), f"n{number:02}", ((entry(f"g-{number}-0", 9000),),), 0.0)
+    pipeline, names = Pipeline(CONFIG), sorted(ledger.node_names())
+    assert pipeline.decide(ask(asked), names, ledger, headrooms).node is None
+    ledger.put_node(node("roomy", card("a", index=0), card("b", index=1)))
+    last = pipeline.decide(ask(asked), [*names, "roomy"], ledger, headrooms)
+    assert (last.node.name if last.node else None) == (None if headrooms else "roomy")
+    assert len(counted.evaluated) <= 20
 
 
 def test_the_rest_is_evaluated_on_the_states_of_the_decision() -> None:

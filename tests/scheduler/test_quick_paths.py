@@ -104,7 +104,7 @@ def node_cards(draw: st.DrawFn, name: str) -> list[CardState]:
     return [draw(card_states(name, number)) for number in range(draw(st.integers(0, 4)))]
 
 
-def _asked(*containers: Document, **annotations: str) -> Ask:
+def _asked(*containers: Document, init: Sequence[Document] = (), **annotations: str) -> Ask:
     full = {key.replace("_", "-"): value for key, value in annotations.items()}
     known = {
         "policy": "hami.io/gpu-scheduler-policy",
@@ -115,7 +115,7 @@ def _asked(*containers: Document, **annotations: str) -> Ask:
         "mode": "nvidia.com/vgpu-mode",
         "numa": "nvidia.com/numa-bind",
     }
-    made = pod(*containers, annotations={known[key]: value for key, value in full.items()})
+    made = pod(*containers, init=init, annotations={known[key]: value for key, value in full.items()})
     return ask_of(made, CONFIG, Defaults())
 
 
@@ -138,6 +138,19 @@ ASKS: Mapping[str, Ask] = {
     "shared only": _asked(_G(gpu=2, gpumem=3000), mode="hami-core"),
     "one NUMA node": _asked(_G(gpu=2, gpumem=3000), numa="true"),
     "two containers": _asked(_G("a", gpu=1, gpumem=9000), _G("b", gpu=1, gpumem=3000)),
+    "two containers, the other way round": _asked(_G("a", gpu=1, gpumem=3000), _G("b", gpu=1, gpumem=9000)),
+    "two containers, more of one": _asked(_G("a", gpu=1, gpumem=9000), _G("b", gpu=2, gpumem=3000)),
+    "two containers, another order of cards": _asked(
+        _G("a", gpu=1, gpumem=9000), _G("b", gpu=1, gpumem=3000), policy="binpack"
+    ),
+    "two containers on one NUMA node each": _asked(
+        _G("a", gpu=1, gpumem=9000), _G("b", gpu=1, gpumem=3000), numa="true"
+    ),
+    "two containers, linked cards": _asked(
+        _G("a", gpu=1, gpumem=9000), _G("b", gpu=1, gpumem=3000), policy="topology-aware"
+    ),
+    "an init container": _asked(_G("b", gpu=1, gpumem=3000), init=[_G("a", gpu=1, gpumem=9000)]),
+    "a sidecar": _asked(_G("b", gpu=1, gpumem=3000), init=[_G("a", gpu=1, gpumem=9000, sidecar=True)]),
     "more than there is": _asked(_G(gpu=1, gpumem=40_000)),
     "more cards than there are": _asked(_G(gpu=9, gpumem=100)),
     "another family": _asked(asking("main", {"hygon.com/dcunum": 1, "hygon.com/dcumem": 3000})),
@@ -152,6 +165,8 @@ HEADROOMS: Sequence[Mapping[str, Headroom]] = (
     {},
     {"NVIDIA": Headroom(memory_mib=10**9)},
     {"NVIDIA": Headroom(memory_mib=5000)},
+    {"NVIDIA": Headroom(memory_mib=12_000)},
+    {"NVIDIA": Headroom(cards=1)},
 )
 
 
