@@ -1,20 +1,26 @@
 """The cards of some nodes as matrices, cut from the columns: a line a node, a place a card, and what a pod's containers took meanwhile."""
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler.columns import NOBODY, Columns, Flags, Numbers, Small
 
 __all__ = ["CardTable", "card_tables"]
 
+Scalar = TypeVar("Scalar", bound=np.generic)
 _VAST = 2**50
 """Sums of a few smaller numbers are exact as integers and as floats."""
 
 
 @dataclass(frozen=True, slots=True)
 class CardTable:
-    """Every matrix has a line a node and a place a card, the last registered first; short lines end with cards of kind `NOBODY`."""
+    """Every matrix has a line a node and a place a card, as the node lists them; short lines end with cards of kind `NOBODY`.
+
+    Nothing here is ever written to: it may be the columns' own memory.
+    """
 
     columns: Columns
     row: Numbers
@@ -72,28 +78,33 @@ class CardTable:
 def card_tables(columns: Columns, slots: Numbers) -> list[tuple[Numbers, CardTable]]:
     """The nodes in these slots by about how many cards they have: slots, and the cards in the same order."""
     start, count = columns.spans()
-    many = count[slots]
-    widths = 1 << np.ceil(np.log2(np.maximum(many, 1))).astype(np.int64)
+    slots = np.sort(slots)
+    widths = 1 << np.ceil(np.log2(np.maximum(count[slots], 1))).astype(np.int64)
     found = []
     for width in np.unique(widths).tolist():
-        alike = widths == width
-        mine, cards = slots[alike], many[alike][:, np.newaxis]
-        place = np.arange(width)
-        row = (start[mine][:, np.newaxis] + cards) - (place + 1)
-        there = place < cards
-        if there.all():
-            kind = columns.kind.take(row)
-        else:
-            row = np.where(there, row, 0)
-            kind = np.where(there, columns.kind.take(row), NOBODY)
-        table = CardTable(
-            columns,
-            row,
-            kind,
-            columns.closed.take(row),
-            columns.free_memory.take(row),
-            columns.used_slots.take(row),
-            columns.used_cores.take(row),
-        )
-        found.append((mine, table))
+        mine = slots[widths == width]
+        found.append((mine, _table(columns, start[mine], count[mine], width)))
     return found
+
+
+def _table(columns: Columns, start: Numbers, count: Numbers, width: int) -> CardTable:
+    row = start[:, np.newaxis] + np.arange(width)
+    there = np.arange(width) < count[:, np.newaxis]
+    first, last = row[0, 0], row[-1, -1]
+    # Rows that follow each other, as they do while no node comes or goes, are not copied.
+    follow = bool(there.all()) and bool((row[:, 0] == first + width * np.arange(len(row))).all())
+    if not follow:
+        row = np.where(there, row, 0)
+
+    def cut(values: NDArray[Scalar]) -> NDArray[Scalar]:
+        return values[first : last + 1].reshape(row.shape) if follow else values.take(row)
+
+    return CardTable(
+        columns,
+        row,
+        cut(columns.kind) if follow else np.where(there, cut(columns.kind), NOBODY),
+        cut(columns.closed),
+        cut(columns.free_memory),
+        cut(columns.used_slots),
+        cut(columns.used_cores),
+    )

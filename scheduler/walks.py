@@ -122,7 +122,8 @@ class Walks:
         self._learn(columns.kinds)
         found: list[Told] = []
         for mine, cards in card_tables(columns, slots):
-            order = np.broadcast_to(np.arange(cards.kind.shape[1]), cards.kind.shape)
+            # As the evaluator does, from the card registered last.
+            order = np.broadcast_to(np.arange(cards.kind.shape[1])[::-1], cards.kind.shape)
             nodes = _Nodes(mine, np.arange(len(mine)), cards, order, {})
             self._walk(nodes.only(cards.exact), order[:1], found)
         return found
