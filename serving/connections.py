@@ -48,9 +48,14 @@ class Connections:
         """Whether the process is on its way out: answers then say that their connection closes."""
         return self._drain.began
 
-    def served(self, connection: web.RequestHandler) -> None:
-        """Take note of a request that was answered outside the application."""
+    def took(self, connection: web.RequestHandler) -> None:
+        """A request has come that may be answered outside the application; it is under way until `left` or the application's answer."""
         self._served.add(connection)
+        self._busy.add(connection)
+
+    def left(self, connection: web.RequestHandler) -> None:
+        """It is answered, or its caller is gone."""
+        self._busy.discard(connection)
 
     def close_headless(self, timeout_s: float) -> None:
         """Close connections that were opened `timeout_s` ago and have not sent a whole request head yet."""

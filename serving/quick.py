@@ -164,11 +164,13 @@ class QuickConnection(web.RequestHandler):
             return False
         # Looked at, not taken out: it has to be there for the handler, and aiohttp would try to parse on at once.
         self._routes.later(self, path, quick, b"".join(payload._buffer))
+        self._connections.took(self)
         return True
 
     def judged(self, quick: Quick, body: bytes) -> Answered | None:
         """The answer to the request; None where its caller is gone, where the task answers, or where it has to from now on."""
         if len(self._messages) != 1 or not self._task_sleeps():
+            self._connections.left(self)
             return None
         answered = None
         if not self._connections.draining:
@@ -183,7 +185,7 @@ class QuickConnection(web.RequestHandler):
     def send(self, answer: bytes) -> None:
         """Answer the request that was judged."""
         self._messages.clear()
-        self._connections.served(self)
+        self._connections.left(self)
         self._next_keepalive_close_time = self._loop.time() + self.keepalive_timeout
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(answer)
