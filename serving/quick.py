@@ -2,7 +2,8 @@
 
 aiohttp gives every request a task, an object, a way through the router and one through the middlewares, which together take as long as
 judging a pod. A route that need not wait can be asked as soon as a request stands in memory whole. That is so for the usual one: a
-POST of JSON that came in one piece, on a connection with nothing else under way, while nobody shuts down. Every other one goes
+POST of JSON that is not large, on a connection with nothing else under way, while nobody shuts down; Go clients send its head and body in
+several pieces, which are waited for a moment. Every other one goes
 aiohttp's way, and so does what a route leaves to it or fails at. Callers, log and counters see no difference.
 
 `QuickConnection` uses what aiohttp does not promise (`_messages`, `_waiter`, a body's `_buffer`), so each minor version of it is taken up by hand.
@@ -22,10 +23,13 @@ from serving.access_log import write_line
 from serving.answer import JSON, whole_answer
 from serving.connections import Connections
 from serving.metrics import RequestMetrics
+from serving.route import CALLER_GONE
 
 __all__ = ["QUICK", "Answered", "BufferedConnection", "Quick", "QuickConnection", "QuickRoutes"]
 
 _BUFFER_BYTES: Final = 2**16
+_HELD_S: Final = 0.05
+"""So long the rest of a body is waited for before the task is woken to do so."""
 _TOGETHER_S: Final = 0.002
 """No more is judged before what was judged in this time is sent."""
 
@@ -43,7 +47,7 @@ Quick = Callable[[bytes], Answered | None]
 """The body of a POST in, which is never empty, its answer out; None, before anything was done, leaves the request to the route's handler.
 
 What it raises is answered, logged and counted as if that handler had raised it, which has to read the body with `serving.limits`.
-A body is as large as one read at most, so that no limit applies.
+A body has 64 KiB at most, so that no limit applies.
 """
 
 
@@ -52,7 +56,7 @@ class _Request(NamedTuple):
     path: str
     quick: Quick
     body: bytes
-    arrived: float
+    began: float
 
 
 class QuickRoutes:
@@ -78,11 +82,17 @@ class QuickRoutes:
         """The route of a path."""
         return self._routes.get(path)
 
-    def later(self, connection: "QuickConnection", path: str, quick: Quick, body: bytes) -> None:
-        """Ask about the request of this connection once everything that has arrived is read."""
+    def later(self, connection: "QuickConnection", path: str, quick: Quick, body: bytes, began: float) -> None:
+        """Ask about the request of this connection, which `began` to arrive then, once everything that has arrived is read."""
         if not self._arrived:
             asyncio.get_running_loop().call_soon(self._answer)
-        self._arrived.append(_Request(connection, path, quick, body, perf_counter()))
+        self._arrived.append(_Request(connection, path, quick, body, began))
+
+    def gone(self, path: str, began: float) -> None:
+        """Log and count a request whose caller hung up before it had come whole."""
+        elapsed_s = perf_counter() - began
+        self._metrics.count(path, CALLER_GONE, elapsed_s)
+        write_line(self._log, hdrs.METH_POST, path, CALLER_GONE, elapsed_s)
 
     def _answer(self) -> None:
         while self._arrived:
@@ -103,7 +113,7 @@ class QuickRoutes:
             answered = request.connection.judged(request.quick, request.body)
             now = perf_counter()
             if answered is not None:
-                yield request, answered, now - request.arrived
+                yield request, answered, now - request.began
             if now >= ends_at:
                 return
 
@@ -112,10 +122,16 @@ QUICK = web.AppKey("quick", QuickRoutes)
 """Of an application of `serving.app.new_app`."""
 
 
+class _Held(NamedTuple):
+    path: str
+    began: float
+    ends: asyncio.TimerHandle
+
+
 class QuickConnection(web.RequestHandler):
     """aiohttp's connection, but requests of quick routes do not reach the task that it answers in."""
 
-    __slots__ = ("_connections", "_routes")
+    __slots__ = ("_connections", "_held", "_routes")
 
     def __init__(
         self,
@@ -135,6 +151,7 @@ class QuickConnection(web.RequestHandler):
         )
         self._routes = routes
         self._connections = connections
+        self._held: _Held | None = None
 
     def data_received(self, data: bytes) -> None:
         """Parse, as aiohttp does, and wake the task or have the request answered without it."""
@@ -151,7 +168,8 @@ class QuickConnection(web.RequestHandler):
         return self._waiter is not None and not self._waiter.done()
 
     def _wake_task(self) -> None:
-        if self._waiter is not None:
+        self._release()
+        if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def _is_left_for_later(self) -> bool:
@@ -162,10 +180,41 @@ class QuickConnection(web.RequestHandler):
         quick = self._routes.get(path)
         if quick is None or not self._is_usual(message, payload):
             return False
+        if not payload.is_eof():
+            return self._is_held(message, path)
+        if not payload.total_bytes:
+            return False
+        began = self._release() or perf_counter()
         # Looked at, not taken out: it has to be there for the handler, and aiohttp would try to parse on at once.
-        self._routes.later(self, path, quick, b"".join(payload._buffer))
+        self._routes.later(self, path, quick, b"".join(payload._buffer), began)
         self._connections.took(self)
         return True
+
+    def _is_held(self, message: RawRequestMessage, path: str) -> bool:
+        """Wait for the rest of a body that is announced and not large."""
+        if self._held is None:
+            length = message.headers.get(hdrs.CONTENT_LENGTH)
+            if length is None or int(length) > _BUFFER_BYTES:
+                return False
+            self._connections.took(self)
+            self._held = _Held(path, perf_counter(), self._loop.call_later(_HELD_S, self._wake_task))
+        return True
+
+    def _release(self) -> float | None:
+        """Wait no longer; when the request began to arrive, if it was waited for."""
+        held, self._held = self._held, None
+        if held is None:
+            return None
+        held.ends.cancel()
+        return held.began
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """A request that has come in part is logged and counted, as it is by the task."""
+        if self._held is not None:
+            self._routes.gone(self._held.path, self._held.began)
+            self._release()
+            self._connections.left(self)
+        super().connection_lost(exc)
 
     def judged(self, quick: Quick, body: bytes) -> Answered | None:
         """The answer to the request; None where its caller is gone, where the task answers, or where it has to from now on."""
@@ -197,8 +246,6 @@ class QuickConnection(web.RequestHandler):
             and not (message.should_close or message.upgrade or message.compression)
             and message.headers.get(hdrs.CONTENT_TYPE) == JSON
             and hdrs.EXPECT not in message.headers
-            and payload.total_bytes > 0
-            and payload.is_eof()
             and payload.exception() is None
             and not self.writing_paused
         )

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -194,22 +195,45 @@ async def test_over_tls(tmp_path: Path) -> None:
     assert twins.quick_answers == 1
 
 
-@on_uvloop
-async def test_a_body_in_two_pieces_is_waited_for() -> None:
-    twins = Twins()
-    whole = post(b'"' + b"x" * 100 + b'"', path="/quick")
-    async with running([twins.plain.listener()]) as server, calling(server) as caller:
-        caller.writer.write(whole[:-50])
-        await asyncio.sleep(0.02)
-        caller.writer.write(whole[-50:])
-        async with asyncio.timeout(PATIENCE_S):
-            await caller.reader.readuntil(b'x""' + b"x" * 100 + b'"')
-    assert twins.counted("/quick") == {"200": 1.0, "timed": 1.0}
-    assert twins.quick_answers == 0
+LONG = b'"' + b"x" * 5000 + b'"'
+PIECES = {
+    "the head first": (post(LONG), [len(post(LONG)) - len(LONG)], PATIENCE_S, 1),
+    "as Go sends it": (post(LONG), [4096], PATIENCE_S, 1),
+    "in small ones": (post(LONG), [1200, 2400, 3600, 4800], PATIENCE_S, 1),
+    "too late": (post(LONG), [4096], 0.0, 0),
+    "larger than is waited for": (post(b'"' + b"x" * 2**17 + b'"'), [4096], PATIENCE_S, 0),
+    "in chunks": (CHUNKED + b'3\r\n"x"\r\n0\r\n\r\n', [len(CHUNKED) + 4], PATIENCE_S, 0),
+    "refused in the end": (post(b'"refuse"'), [90], PATIENCE_S, 0),
+}
 
 
+@pytest.mark.parametrize(("whole", "cuts", "held_s", "taken"), PIECES.values(), ids=PIECES)
 @on_uvloop
-async def test_a_caller_that_hangs_up_amid_its_body() -> None:
+async def test_the_rest_of_a_body_is_waited_for(
+    whole: bytes, cuts: list[int], held_s: float, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.quick._HELD_S", held_s)
+    twins, answers = Twins(), list[str]()
+    async with running([twins.plain.listener()]) as server:
+        for path in ("/quick", "/never"):
+            async with calling(server) as caller:
+                for start, end in pairwise([0, *cuts, len(whole)]):
+                    caller.writer.write(whole[start:end].replace(b"PATH", path.encode()))
+                    await asyncio.sleep(0.02)  # client and server share the event loop, which turns meanwhile
+                caller.writer.write(b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                answers.append(shown((await caller.all()).decode(), path))
+    assert answers[0] == answers[1]
+    assert twins.counted("/quick") == twins.counted("/never")
+    assert twins.quick_answers == taken
+
+
+@pytest.mark.parametrize("held_s", [PATIENCE_S, 0.0], ids=["while it is waited for", "later"])
+@on_uvloop
+async def test_a_caller_that_hangs_up_amid_its_body(
+    held_s: float, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.quick._HELD_S", held_s)
+    caplog.set_level(logging.INFO)
     twins = Twins()
     async with running([twins.plain.listener()]) as server, calling(server) as caller:
         caller.writer.write(post(path="/quick")[:-1])
@@ -218,6 +242,7 @@ async def test_a_caller_that_hangs_up_amid_its_body() -> None:
         await caller.writer.wait_closed()
         await until(partial(twins.has_answered, 2))
     assert twins.counted("/quick") == {"499": 1.0, "timed": 1.0}
+    assert shown(caplog.records[-1].getMessage(), "/quick") == "POST PATH 499 -ms"
 
 
 @on_uvloop
