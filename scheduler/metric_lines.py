@@ -16,14 +16,23 @@ from devices.quota import Limit
 from devices.requests import Role, roles
 from devices.vendor import Vendor
 
-__all__ = ["NODE_FAMILIES", "QUOTA_FAMILIES", "GaugeFamily", "Lines", "namespace_lines", "node_lines"]
+__all__ = [
+    "NODE_FAMILIES",
+    "OLD",
+    "QUOTA_FAMILIES",
+    "GaugeFamily",
+    "Lines",
+    "OldGauge",
+    "namespace_lines",
+    "node_lines",
+]
 
 _MIB: Final = 1024 * 1024
 _ZONE: Final = "vGPU"
 
 
 @dataclass(frozen=True, slots=True)
-class _Old:
+class OldGauge:
     """The name a gauge had before HAMi 2.10, and the labels it had, each with the present label it takes its value from."""
 
     name: str
@@ -43,36 +52,38 @@ _OLD_POD: Final = {
     "containeridx": "container_index",
     "deviceuuid": "device_uuid",
 }
-_OLD: Final[Mapping[str, _Old]] = {
-    "hami_gpu_memory_limit_bytes": _Old("GPUDeviceMemoryLimit", _OLD_CARD),
-    "hami_gpu_core_limit_ratio": _Old("GPUDeviceCoreLimit", _OLD_CARD),
-    "hami_gpu_shared_count": _Old("GPUDeviceSharedNum", _OLD_CARD),
-    "hami_gpu_core_allocated_ratio": _Old("GPUDeviceCoreAllocated", _OLD_CARD),
-    "hami_gpu_memory_allocated_bytes": _Old("GPUDeviceMemoryAllocated", {**_OLD_CARD, "devicecores": "device_cores"}),
-    "hami_node_gpu_overview": _Old(
+OLD: Final[Mapping[str, OldGauge]] = {
+    "hami_gpu_memory_limit_bytes": OldGauge("GPUDeviceMemoryLimit", _OLD_CARD),
+    "hami_gpu_core_limit_ratio": OldGauge("GPUDeviceCoreLimit", _OLD_CARD),
+    "hami_gpu_shared_count": OldGauge("GPUDeviceSharedNum", _OLD_CARD),
+    "hami_gpu_core_allocated_ratio": OldGauge("GPUDeviceCoreAllocated", _OLD_CARD),
+    "hami_gpu_memory_allocated_bytes": OldGauge(
+        "GPUDeviceMemoryAllocated", {**_OLD_CARD, "devicecores": "device_cores"}
+    ),
+    "hami_node_gpu_overview": OldGauge(
         "nodeGPUOverview", {**_OLD_CARD, "devicecores": "device_cores", "devicememorylimit": "device_memory_limit"}
     ),
-    "hami_node_gpu_memory_allocated_ratio": _Old(
+    "hami_node_gpu_memory_allocated_ratio": OldGauge(
         "nodeGPUMemoryPercentage", {label: name for label, name in _OLD_CARD.items() if label != "devicetype"}
     ),
-    "hami_node_gpu_mig_instance_info": _Old(
+    "hami_node_gpu_mig_instance_info": OldGauge(
         "nodeGPUMigInstance",
         {"nodeid": "node", "deviceuuid": "device_uuid", "deviceidx": "device_index", "migname": "mig_name"},
     ),
-    "hami_vgpu_memory_allocated_bytes": _Old("vGPUMemoryAllocated", _OLD_POD),
-    "hami_vgpu_core_allocated_ratio": _Old("vGPUCoreAllocated", _OLD_POD),
-    "hami_resource_quota_used": _Old(
+    "hami_vgpu_memory_allocated_bytes": OldGauge("vGPUMemoryAllocated", _OLD_POD),
+    "hami_vgpu_core_allocated_ratio": OldGauge("vGPUCoreAllocated", _OLD_POD),
+    "hami_resource_quota_used": OldGauge(
         "QuotaUsed", {"quotanamespace": "namespace", "quotaName": "quota_name", "limit": "limit"}
     ),
 }
-"""`--legacy-metrics` (HAMi v2.10 wire contract, metrics)."""
+"""Gauges with an older twin, for `--legacy-metrics` (HAMi v2.10 wire contract, metrics)."""
 
 
 class GaugeFamily:
     """One gauge of HAMi's with its labels, the constant zone label among them, and its older twin where it has one."""
 
     def __init__(self, name: str, text: str, labels: Iterable[str]) -> None:
-        old = _OLD.get(name)
+        old = OLD.get(name)
         self.name = name
         self.text = text
         self.old_name = old.name if old is not None else ""

@@ -80,6 +80,13 @@ class LedgerPage:
             found.append(Block(name, text, pieces, sum(node.series[position] for _, node in nodes)))
         return self._within_limit([*quotas, *found])
 
+    async def prepare(self) -> None:
+        """Make every node's text beforehand, so that the first page takes as long as any other."""
+        if self._leads():
+            async with self._one_at_a_time:
+                self._slice_ends_s = self._clock() + _SLICE_S
+                await self._catch_up()
+
     def _within_limit(self, found: Sequence[Block]) -> Sequence[Block]:
         """As many as the limit allows, and how many series it leaves out."""
         kept: list[Block] = []

@@ -113,15 +113,18 @@ class SchedulerService:
         )
         show_build(self.registry)
         self._extender_app = extender_app(extender, requests)
+        self._ledger_page = LedgerPage(
+            ledger,
+            legacy=settings.legacy_metrics,
+            max_series=settings.metrics_max_series,
+            leads=lambda: lead.leads,
+        )
+        self._page_wanted = asyncio.Event()
+        lead.promoted.append(self._page_wanted.set)
         self._plain_app = plain_app(
             ViewHandlers(self.engine, ledger),
             self.registry,
-            LedgerPage(
-                ledger,
-                legacy=settings.legacy_metrics,
-                max_series=settings.metrics_max_series,
-                leads=lambda: lead.leads,
-            ),
+            self._ledger_page,
             requests,
             self.not_ready,
             self.drain,
@@ -153,7 +156,7 @@ class SchedulerService:
         self._handshake.start()
         self._labels.start()
         self._retry.start()
-        self._tasks = [asyncio.create_task(self._sweep()), asyncio.create_task(self._first_look())]
+        self._tasks = [asyncio.create_task(work) for work in (self._sweep(), self._first_look(), self._prepare_pages())]
         await self.lead.start()
         if self._tls is not None:
             self._tasks.append(asyncio.create_task(self._tls.watch()))
@@ -185,6 +188,14 @@ class SchedulerService:
     async def _first_look(self) -> None:
         await self._complete()
         self._retry.look_again()
+
+    async def _prepare_pages(self) -> None:
+        """The first page of a process, or of a term, takes several times as long as others, and scrapers give up after some seconds."""
+        await self._complete()
+        while True:
+            await self._page_wanted.wait()
+            self._page_wanted.clear()
+            await self._ledger_page.prepare()
 
     async def _sweep(self) -> None:
         """Locks whose owner cannot need them any more do not have to wait for their expiry."""

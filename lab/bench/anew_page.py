@@ -4,7 +4,6 @@ It is here to be measured against; the pages are the same.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -16,6 +15,7 @@ from devices.model import NO_CHARGE, Charge
 from devices.quota import Limit
 from devices.requests import Role, roles
 from devices.vendor import Vendor
+from scheduler.metric_lines import OLD
 
 __all__ = ["AnewPage"]
 
@@ -23,58 +23,12 @@ _MIB: Final = 1024 * 1024
 _ZONE: Final = "vGPU"
 
 
-@dataclass(frozen=True, slots=True)
-class _Old:
-    """The name a gauge had before HAMi 2.10, and the labels it had, each with the present label it takes its value from."""
-
-    name: str
-    labels: Mapping[str, str]
-
-
-_OLD_CARD: Final = {
-    "nodeid": "node",
-    "deviceuuid": "device_uuid",
-    "deviceidx": "device_index",
-    "devicetype": "device_type",
-}
-_OLD_POD: Final = {
-    "podnamespace": "namespace",
-    "nodename": "node",
-    "podname": "pod",
-    "containeridx": "container_index",
-    "deviceuuid": "device_uuid",
-}
-_OLD: Final[Mapping[str, _Old]] = {
-    "hami_gpu_memory_limit_bytes": _Old("GPUDeviceMemoryLimit", _OLD_CARD),
-    "hami_gpu_core_limit_ratio": _Old("GPUDeviceCoreLimit", _OLD_CARD),
-    "hami_gpu_shared_count": _Old("GPUDeviceSharedNum", _OLD_CARD),
-    "hami_gpu_core_allocated_ratio": _Old("GPUDeviceCoreAllocated", _OLD_CARD),
-    "hami_gpu_memory_allocated_bytes": _Old("GPUDeviceMemoryAllocated", {**_OLD_CARD, "devicecores": "device_cores"}),
-    "hami_node_gpu_overview": _Old(
-        "nodeGPUOverview", {**_OLD_CARD, "devicecores": "device_cores", "devicememorylimit": "device_memory_limit"}
-    ),
-    "hami_node_gpu_memory_allocated_ratio": _Old(
-        "nodeGPUMemoryPercentage", {label: name for label, name in _OLD_CARD.items() if label != "devicetype"}
-    ),
-    "hami_node_gpu_mig_instance_info": _Old(
-        "nodeGPUMigInstance",
-        {"nodeid": "node", "deviceuuid": "device_uuid", "deviceidx": "device_index", "migname": "mig_name"},
-    ),
-    "hami_vgpu_memory_allocated_bytes": _Old("vGPUMemoryAllocated", _OLD_POD),
-    "hami_vgpu_core_allocated_ratio": _Old("vGPUCoreAllocated", _OLD_POD),
-    "hami_resource_quota_used": _Old(
-        "QuotaUsed", {"quotanamespace": "namespace", "quotaName": "quota_name", "limit": "limit"}
-    ),
-}
-"""`--legacy-metrics` (HAMi v2.10 wire contract, metrics)."""
-
-
 class _Family:
     """One gauge of HAMi's: samples with the constant zone label, and its older twin where it has one."""
 
     def __init__(self, name: str, text: str, labels: Iterable[str]) -> None:
         self._names = tuple(labels)
-        self._old = _OLD.get(name)
+        self._old = OLD.get(name)
         self.gauges = [GaugeMetricFamily(name, text, labels=["zone", *self._names])]
         if self._old is not None:
             self.gauges.append(GaugeMetricFamily(self._old.name, text, labels=["zone", *self._old.labels]))

@@ -170,6 +170,25 @@ async def test_only_what_changed_is_written_again(monkeypatch: pytest.MonkeyPatc
     assert written == ["n007"]
 
 
+async def test_a_page_prepared_beforehand_writes_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, written, leads = many_nodes(20), [], False
+
+    def counted(ledger: Ledger, name: str, legacy: bool) -> Mapping[str, list[str]]:
+        written.append(name)
+        return node_lines(ledger, name, legacy)
+
+    monkeypatch.setattr("scheduler.metrics_page.node_lines", counted)
+    source = LedgerPage(ledger, leads=lambda: leads)
+    await source.prepare()
+    assert written == []  # who does not lead shows none
+    leads = True
+    await source.prepare()
+    assert len(written) == 20
+    held(ledger, "n003", "a")
+    assert without_own(await text_of(source)) == anew(ledger, legacy=False)
+    assert written[20:] == ["n003"]
+
+
 async def test_above_the_limit_whole_gauges_are_left_out_and_named() -> None:
     text = await text_of(LedgerPage(many_nodes(10), max_series=45))
     assert text.count("hami_gpu_shared_count{") == 0

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import aiohttp
@@ -18,6 +18,7 @@ from lab.apiserver import ApiServer
 from lab.nodes import CardSpec, NodeSpec, node_document
 from scheduler.__main__ import serve
 from scheduler.config import Settings, parse
+from scheduler.metric_lines import node_lines
 from scheduler.retry import RETRY
 from scheduler.service import SchedulerService
 from serving.errors import TlsFilesError
@@ -187,6 +188,28 @@ async def test_who_waits_at_the_start_is_looked_after_once_the_books_are_complet
             return "slotwise_waiting_pods 1.0" in (await service.get("/metrics"))[1]
 
         await until(waits)
+
+
+async def test_nodes_are_written_for_the_first_page_once_the_books_are_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    feed, written = Feed("the pods are not listed yet"), list[str]()
+
+    def noted(ledger: Ledger, name: str, legacy: bool) -> Mapping[str, list[str]]:
+        written.append(name)
+        return node_lines(ledger, name, legacy)
+
+    monkeypatch.setattr("scheduler.metrics_page.node_lines", noted)
+    async with served(node("n1", card()), feed=feed):
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert written == []
+        feed.complete()
+
+        async def are_written() -> bool:
+            return written == ["n1"]
+
+        await until(are_written)
 
 
 async def test_a_bound_pod_without_its_label_gets_it_when_the_watch_shows_it() -> None:
