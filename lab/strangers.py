@@ -11,6 +11,8 @@ _CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
 _CLOSED: Final = r"\d+ node\(s\) (?:had untolerated taint(?:\(s\)| \{[^}]*\})|were unschedulable)"
 _REASON: Final = re.compile(rf", {_CLOSED}|{_CLOSED}(?:, )?")
 _TOTAL: Final = re.compile(r"(?<=0/)\d+(?= nodes are available)")
+_NO_CLAIMS: Final = " no new claims to deallocate,"
+"""kube-scheduler 1.34 puts this before `preemption:`, about every pod."""
 _NOT_HELPFUL: Final = re.compile(r"(?:, )?(?P<count>\d+) Preemption is not helpful for scheduling")
 
 
@@ -48,7 +50,9 @@ def without_strangers(message: str, strangers: int) -> str:
     """kube-scheduler's message about a pod, as it would be without so many nodes that are closed to it.
 
     `0/3 nodes are available: 1 a, 2 node(s) had untolerated taint(s).` becomes, without two, `0/1 nodes are available: 1 a.`
+    What one minor of Kubernetes alone says about every pod is left out as well.
     """
+    message = message.replace(_NO_CLAIMS, "")
     if not strangers:
         return message
     fewer = _TOTAL.sub(lambda found: str(int(found[0]) - strangers), _REASON.sub("", message))

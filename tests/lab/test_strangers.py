@@ -30,6 +30,11 @@ def test_two_strangers_are_left_out(said: str, expected: str) -> None:
     assert without_strangers(said, 2) == expected
 
 
+def test_kubernetes_1_34_said_more_about_every_pod() -> None:
+    message = "0/1 nodes are available: 1 z. no new claims to deallocate, preemption: 0/1 nodes are available: 1 y."
+    assert without_strangers(message, 0) == "0/1 nodes are available: 1 z. preemption: 0/1 nodes are available: 1 y."
+
+
 def test_without_strangers_nothing_changes() -> None:
     message = "0/1 nodes are available: 1 node(s) had untolerated taint(s)."
     assert without_strangers(message, 0) == message
