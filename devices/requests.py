@@ -1,7 +1,6 @@
 """What each container of a pod asks for, as values (HAMi v2.10 scheduling, from container to request)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from math import ceil
 from typing import Protocol
@@ -39,8 +38,7 @@ class Role(Enum):
     APP = "app"
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRequest:
+class DeviceRequest(msgspec.Struct, frozen=True):
     """What one container asks of one vendor, per card.
 
     `memory_mib` 0 means "by percentage"; `percentage` None means "by memory". `note` is the family's own detail (a template, a
@@ -66,8 +64,7 @@ class DeviceRequest:
         return self.memory_mib == 0 and self.percentage == 100
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerRequest:
+class ContainerRequest(msgspec.Struct, frozen=True):
     """A container's requests by vendor key (sorted), with its name and when it runs."""
 
     name: str
@@ -75,8 +72,7 @@ class ContainerRequest:
     devices: tuple[DeviceRequest, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PodRequest:
+class PodRequest(msgspec.Struct, frozen=True):
     """One entry per container position: init containers (sidecars among them), then containers."""
 
     containers: tuple[ContainerRequest, ...]

@@ -1,7 +1,8 @@
 """Which cards a pod's own annotations allow: UUID lists, type lists and family rules."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from devices.model import Card
 
@@ -20,8 +21,7 @@ def _items(text: str) -> frozenset[str]:
     return frozenset(item for item in (part.strip() for part in text.split(",")) if item)
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """The parsed lists: None means "no constraint"; an empty use list (a value such as `,`) matches nothing."""
 
     use_uuids: tuple[frozenset[str], ...] = ()

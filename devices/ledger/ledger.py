@@ -5,8 +5,10 @@ always recomputed from what is known of it, in one place (`_holding`), and the d
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from devices.annotations import mig_reservations
 from devices.config import DeviceConfig

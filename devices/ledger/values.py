@@ -1,7 +1,6 @@
 """What the ledger's books hold, as values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
@@ -30,8 +29,7 @@ class Phase(Enum):
     """The reply was lost: the cards stay held until a read shows the outcome."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(msgspec.Struct, frozen=True):
     """Decided, not yet seen bound."""
 
     uid: str

@@ -1,8 +1,7 @@
 """Iluvatar GPUs, one vendor a chip: shared by memory (units of 256 MiB) and compute, registered in the text form."""
 
-from dataclasses import replace
-
 import msgspec
+from msgspec.structs import replace
 
 from devices.chips import named_after_chip
 from devices.errors import ConfigError
