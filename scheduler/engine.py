@@ -259,14 +259,14 @@ class Engine:
     def _headrooms(self, pod: Pod, request: PodRequest, without: str = "") -> Headrooms:
         """What the pod's namespace may still take under every quota that covers it, its own charge left out."""
         found: dict[str, Headroom] = {}
+        asked = [vendor for key in request.vendors if (vendor := self.ledger.config.vendor(key)) is not None]
         for standing in self.ledger.standings(pod.namespace, facts_of(pod), without):
             values = {name: limit.value for name, limit in standing.limits.items()}
-            for vendor in self.ledger.config.vendors:
-                if vendor.key in request.vendors:
-                    headroom = vendor.headroom_of(values, standing.used.get(vendor.key, NO_CHARGE))
-                    if headroom is not None:
-                        known = found.get(vendor.key)
-                        found[vendor.key] = headroom if known is None else known.tightest(headroom)
+            for vendor in asked:
+                headroom = vendor.headroom_of(values, standing.used.get(vendor.key, NO_CHARGE))
+                if headroom is not None:
+                    known = found.get(vendor.key)
+                    found[vendor.key] = headroom if known is None else known.tightest(headroom)
         return found
 
     def _made_way(self, ask: Ask, pod: Pod, names: Sequence[str], now_s: float) -> Decision | None:
