@@ -36,9 +36,9 @@ class Offer:
         return {name: place for place, name in enumerate(self.names)}
 
     @cached_property
-    def in_order(self) -> Sequence[int]:
-        """Places of `names` in the order of the names."""
-        return sorted(range(len(self.names)), key=self.names.__getitem__)
+    def in_order(self) -> Sequence[str]:
+        """`names` sorted."""
+        return sorted(self.names)
 
 
 class Offers:

@@ -36,8 +36,6 @@ class _Moment:
     offer: Offer
     states: States
     judge: Judge
-    screened: Sequence[int]
-    """Places in the offer of some nodes that do not fit, though nobody evaluated them."""
 
 
 @dataclass(slots=True)
@@ -53,12 +51,13 @@ class Decision:
     fit: Fit | None
     _verdicts: dict[str, Verdict]
     unregistered: tuple[str, ...]
-    states: Mapping[str, NodeState] = field(default_factory=dict)
-    """Offered nodes as they were at this moment; in a decision that is kept."""
+    states: dict[str, NodeState] = field(default_factory=dict)
+    """Refused nodes as they were at this moment; in a decision that is kept."""
     headrooms: Headrooms = field(default_factory=dict)
     _moment: _Moment | None = None
     _refused: Refused | None = None
     """All verdicts together, where none fits."""
+    _states_kept: int = 0
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
@@ -114,20 +113,9 @@ class Decision:
         return {name: verdict.score for name, verdict in self.verdicts.items() if isinstance(verdict, Fit)}
 
     def kept(self, refused: int) -> "Decision":
-        """The decision as it may be kept: with the states of `refused` refused nodes, and as many not evaluated yet."""
-        moment, states = self._moment, {}
-        if moment is not None:
-            offer = moment.offer
-            places = list(moment.screened[:refused])
-            if self._refused is not None:
-                places += offer.in_order[:refused]
-            else:
-                names = nsmallest(refused, (n for n, verdict in self.verdicts.items() if isinstance(verdict, NotFit)))
-                places += [offer.place_of[name] for name in names]
-            for place, slot in zip(places, offer.slots[places].tolist() if places else (), strict=True):
-                state = moment.states.of(slot)
-                if state is not None:
-                    states[offer.names[place]] = state
+        """The decision as it may be kept: with the states of the first `refused` refused nodes, also those that `complete()` finds."""
+        self._states_kept = refused
+        self._keep_states()
         return Decision(
             self.ask,
             self.offered,
@@ -135,12 +123,27 @@ class Decision:
             self.fit,
             self._verdicts if self._refused is None else {},
             self.unregistered,
-            states,
+            self.states,
             self.headrooms,
             None,
             # Without what it has worked out for the answer: that is large, and seldom asked for again.
             replace(self._refused) if self._refused is not None else None,
         )
+
+    def _keep_states(self) -> None:
+        moment = self._moment
+        if moment is None or not self._states_kept:
+            return
+        offer = moment.offer
+        if self._refused is not None:
+            names = list(offer.in_order[: self._states_kept])
+        else:
+            refused = (name for name, verdict in self.verdicts.items() if isinstance(verdict, NotFit))
+            names = nsmallest(self._states_kept, refused)
+        for name in names:
+            state = moment.states.of(int(offer.slots[offer.place_of[name]]))
+            if state is not None:
+                self.states[name] = state
 
     def complete(self) -> "Decision":
         """Evaluate what the answer did not need: the cluster may have moved on, the states here have not."""
@@ -150,6 +153,7 @@ class Decision:
                 state = moment.states.of(slot)
                 if name not in self.verdicts and state is not None:
                     self.verdicts[name] = moment.judge(slot, state)
+            self._keep_states()
         return self
 
 
@@ -187,7 +191,7 @@ class Pipeline:
         if self.scores_depend_on_cards(ask):
             # A family adds to the node score what only the evaluated cards show: every node is evaluated.
             verdicts = self._every(offer, columns, judge)
-            chosen, screened = self._best_of(verdicts, ask), ()
+            chosen = self._best_of(verdicts, ask)
         else:
             may = screen.may_fit(columns)[offer.slots]
             refusals = outcomes.refusals
@@ -195,7 +199,6 @@ class Pipeline:
                 binding = headrooms if quota is not None else {}
                 refusals = outcomes.refusals = Refusals(ask, screen.needs, binding)
             verdicts, chosen = self._best_first(ask, offer, may, columns, judge, refusals)
-            screened = tuple(np.flatnonzero(~may)[:_SCREENED_KEPT].tolist())
             if chosen is None:
                 # A refusal names the reasons of every node, also of those that the screen dropped.
                 refused = refusals.of(columns, offer, judge)
@@ -210,7 +213,7 @@ class Pipeline:
             offer.unregistered,
             {},
             headrooms,
-            _Moment(offer, columns.present(), judge, screened),
+            _Moment(offer, columns.present(), judge),
             refused,
         )
 
@@ -307,7 +310,6 @@ class Pipeline:
 
 _ONE_BY_ONE = 8
 """So many candidates are evaluated before it is worth asking the columns closely, and ordering what is left."""
-_SCREENED_KEPT = 10
 
 
 def _judged(offer: Offer, place: int, columns: Columns, judge: Judge, verdicts: dict[str, Verdict]) -> Verdict:

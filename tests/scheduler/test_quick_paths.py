@@ -204,6 +204,7 @@ def test_decisions_from_columns_are_those_of_looking_at_every_node(data: st.Data
         earlier = pipeline.decide(ask, names, nodes, headrooms)
         check(earlier, nodes, ask, names, headrooms)
         left = pipeline.decide(ask, names, nodes, headrooms)
+        kept = left.kept(2)
         then = {name: state for name in names if (state := nodes.state(name)) is not None}
         for name in data.draw(st.lists(st.sampled_from(NAMES), max_size=3)):
             if data.draw(st.integers(0, 4)) == 0:
@@ -215,6 +216,8 @@ def test_decisions_from_columns_are_those_of_looking_at_every_node(data: st.Data
         pipeline.decide(ASKS["base"], NAMES, nodes, {})
         # What was left open is looked at as it was.
         assert left.complete().verdicts == {n: evaluate(s, ask, CONFIG, headrooms) for n, s in then.items()}
+        shown = sorted(name for name, verdict in kept.verdicts.items() if isinstance(verdict, NotFit))[:2]
+        assert {name: kept.states.get(name) for name in shown} == {name: then[name] for name in shown}
 
 
 @settings(max_examples=150)
