@@ -118,6 +118,7 @@ class Columns:
         self.rows = 0
         self._dead = 0
         self.cards: list[Card | None] = []
+        self._rows_by_uuid: dict[str, list[int]] | None = None
         self._owner: Numbers = np.zeros(_FIRST_ROWS, np.int64)
         self._kind: Numbers = np.zeros(_FIRST_ROWS, np.int64)
         self._numa: Numbers = np.zeros(_FIRST_ROWS, np.int64)
@@ -190,6 +191,16 @@ class Columns:
         for slot in slots:
             found += self._spans[slot]
         return np.array(found, np.int64)
+
+    def rows_named(self, uuids: Iterable[str]) -> Numbers:
+        """The rows of the cards with these UUIDs, which several nodes may write."""
+        known = self._rows_by_uuid
+        if known is None:
+            known = self._rows_by_uuid = {}
+            for row, card in enumerate(self.cards):
+                if card is not None:
+                    known.setdefault(card.uuid, []).append(row)
+        return np.array([row for uuid in uuids for row in known.get(uuid, ())], np.int64)
 
     def spans(self) -> tuple[Numbers, Numbers]:
         """By slot: the first row of the node's cards, which are in a row, and how many they are."""
@@ -268,6 +279,7 @@ class Columns:
         self._kind[span.start : span.stop] = NOBODY
         for row in span:
             self.cards[row] = None
+        self._rows_by_uuid = None
         self._dead += len(span)
         self._spans[slot] = range(0)
 
@@ -305,6 +317,7 @@ class Columns:
         card = state.card
         if self.cards[row] is not card:
             self.cards[row] = card
+            self._rows_by_uuid = None
             self._kind[row] = self._kind_number(card)
             self._numa[row] = bounded(card.numa)
             self._index[row] = bounded(card.index)

@@ -215,16 +215,16 @@ class Needs:
         if self._closed:
             ok &= (columns.closed[rows] & self._closed) == 0
         if self._names_cards:
-            ok &= self._named(columns, np.arange(columns.rows)[rows], ok)
+            ok &= self._named(columns)[rows]
         return ok
 
-    def _named(self, columns: Columns, rows: Numbers, among: Flags) -> Flags:
-        """Which of the cards in these rows the pod's UUID lists accept; those not in `among` do not matter."""
-        found = np.zeros(rows.shape, np.bool_)
-        found[among] = [
-            (card := columns.cards[row]) is not None and self._selection.allows_uuid(card)
-            for row in rows[among].tolist()
-        ]
+    def _named(self, columns: Columns) -> Flags:
+        """By row: the cards that the pod's UUID lists accept."""
+        wanted = self._selection.use_uuids
+        found: Flags = np.full(columns.rows, not wanted)
+        if wanted:
+            found[columns.rows_named(frozenset.intersection(*wanted))] = True
+        found[columns.rows_named(self._selection.nouse_uuids)] = False
         return found
 
     def reasons(self, cards: CardTable) -> tuple[Codes, Flags]:
@@ -241,8 +241,8 @@ class Needs:
                 priced = codes == 0
             elif check is right_uuid:
                 if self._names_cards:
-                    open_ = codes == 0
-                    codes[open_ & ~self._named(cards.columns, cards.row, open_)] = CODE[Reason.CARD_UUID_MISMATCH]
+                    foreign = ~self._named(cards.columns)[cards.row]
+                    codes[foreign & (codes == 0)] = CODE[Reason.CARD_UUID_MISMATCH]
             elif check not in self.vendor.quick.mig_only:
                 where, reason = self._failing(check, cards)
                 codes[where & (codes == 0)] = CODE[reason]

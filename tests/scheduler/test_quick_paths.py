@@ -324,6 +324,26 @@ def test_the_ledger_tells_which_nodes_changed_and_says_when_it_does_not_know() -
     assert ledger.changed_since(ledger.version - 1) == ("n2",)
 
 
+def test_rows_are_found_by_uuid_after_every_change() -> None:
+    """Two nodes may claim one card; a node may swap its cards, or go."""
+    nodes, columns = Nodes(), Columns()
+
+    def named(*uuids: str) -> list[str]:
+        columns.follow(nodes)
+        slots = columns.owner[columns.rows_named(uuids)].tolist()
+        return sorted(name for name, slot in columns.slot_of.items() if slot in slots)
+
+    nodes.put("n1", [CardState(card("a")), CardState(card("b"))])
+    nodes.put("n2", [CardState(card("b"))])
+    assert (named("a"), named("b"), named("c"), named()) == (["n1"], ["n1", "n2"], [], [])
+    nodes.put("n2", [CardState(card("c"))])
+    assert (named("b"), named("a", "c")) == (["n1"], ["n1", "n2"])
+    nodes.put("n1", [CardState(card("b"))])
+    assert (named("a"), named("b")) == ([], ["n1"])
+    nodes.drop("n1")
+    assert named("b") == []
+
+
 def test_only_nodes_that_changed_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes, columns = Nodes(), Columns()
     for name in NAMES:

@@ -93,6 +93,7 @@ def pods(draw: st.DrawFn, families: Sequence[str], policies: Sequence[str]) -> P
         ("nvidia.com/use-gputype", ("", "", "", "T4")),
         ("nvidia.com/vgpu-mode", ("", "", "", "hami-core")),
         ("nvidia.com/nouse-gpuuuid", ("", "", "", "n1-0,n2-1,n3-0")),
+        ("nvidia.com/use-gpuuuid", ("", "", "", "n0-0,n0-1,n1-1,n2-0,n2-2,n9-9")),
         ("hami.io/device-scoring-weights", ("", "", "", "slot=0,core=0,memory=5", "slot=7,core=1,memory=3")),
     ):
         value = draw(st.sampled_from(values))
