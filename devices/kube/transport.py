@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlencode
+from weakref import WeakSet
 
 import aiohttp
 from prometheus_client import CollectorRegistry
@@ -39,6 +40,8 @@ __all__ = ["Call", "ClientSettings", "Transport"]
 _DEFAULT_TIMEOUT_S: Final = 30.0
 _FIRST_RETRY_S: Final = 0.1
 _LONGEST_RETRY_S: Final = 5.0
+_GOODBYE_POLL_S: Final = 0.01
+_GOODBYE_POLLS: Final = 100
 # Below the 90 s after which the API server closes an idle connection: a write must not go out on one about to close.
 _IDLE_CONNECTION_S: Final = 45.0
 _ERROR_BODY_BYTES: Final = 64 * 1024
@@ -124,6 +127,7 @@ class Transport:
         self._random = random
         self._bucket = TokenBucket(settings.qps, settings.burst, clock=clock, sleep=sleep)
         self._session: aiohttp.ClientSession | None = None
+        self._sockets: WeakSet[socket.socket] = WeakSet()
         self._closed = False
 
     async def close(self) -> None:
@@ -132,6 +136,11 @@ class Transport:
         if self._session is not None:
             await self._session.close()
             self._session = None
+        # The connection of a call that was cancelled says goodbye over TLS, which the session does not wait for.
+        for _ in range(_GOODBYE_POLLS):
+            if all(one.fileno() < 0 for one in self._sockets):
+                return
+            await asyncio.sleep(_GOODBYE_POLL_S)
 
     async def read(self, call: Call) -> bytes:
         """The body of a successful answer.
@@ -271,7 +280,7 @@ class Transport:
                 limit=settings.connections,
                 keepalive_timeout=_IDLE_CONNECTION_S,
                 ssl=True if self._access.ssl_context is None else self._access.ssl_context,
-                socket_factory=lambda address: _watchful_socket(address, settings.dead_peer_s),
+                socket_factory=self._new_socket,
             )
             self._session = aiohttp.ClientSession(
                 connector=connector,
@@ -284,6 +293,11 @@ class Transport:
                 },
             )
         return self._session
+
+    def _new_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        created = _watchful_socket(address, self._settings.dead_peer_s)
+        self._sockets.add(created)
+        return created
 
     def _no_answer(self, call: Call, error: Exception, *, write: bool) -> KubeError:
         sent = not isinstance(

@@ -566,6 +566,32 @@ async def test_tls_is_checked(api: FakeApi) -> None:
     assert len(api.requests) == 1
 
 
+async def test_the_connection_of_a_cancelled_call_outlived_its_client() -> None:
+    asked = asyncio.Event()
+
+    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        asked.set()
+        await reader.read()
+        writer.close()
+
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    server = await asyncio.start_server(never, "127.0.0.1", 0, ssl=context)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server:
+        client = KubeClient(explicit_access(url, ca_pem=authority.cert_pem.bytes().decode()), SETTINGS)
+        call = asyncio.create_task(client.get_node("n1"))
+        await asked.wait()
+        (one,) = client._transport._sockets
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await client.close()
+        assert one.fileno() == -1
+
+
 def test_sockets_notice_a_dead_peer() -> None:
     with _watchful_socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 0)), 15) as made:
         assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
