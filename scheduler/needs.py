@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from devices.fit import (
     WHOLE_COMPUTE,
+    Candidates,
     Check,
     Walk,
+    collect,
     compute_left,
     enough_cores,
     enough_memory,
@@ -83,6 +85,7 @@ class Needs:
         self.request = request
         self._selection = selection
         self._cores = vendor.clamped(request.cores)
+        self._policies = policies
         self._walk = Walk(vendor, request, self._cores, selection, policies)
         self._asks_of_kind = [c for c in vendor.checks if c is right_type or c in vendor.quick.by_kind]
         self._mutex = "mutex" in policies
@@ -226,6 +229,14 @@ class Needs:
             found[columns.rows_named(frozenset.intersection(*wanted))] = True
         found[columns.rows_named(self._selection.nouse_uuids)] = False
         return found
+
+    def given(self, state: CardState) -> tuple[int, int]:
+        """How many entries a card that may give several would, and the code of the check that refuses a further one."""
+        found = collect((state,), Walk(self.vendor, self.request, self._cores, self._selection, self._policies))
+        if isinstance(found, Candidates):
+            return len(found.entries), 0
+        (reason,) = found.counts.keys() - {Reason.CARDS_INSUFFICIENT}
+        return found.counts.get(Reason.CARDS_INSUFFICIENT, 0), CODE[reason]
 
     def reasons(self, cards: CardTable) -> tuple[Codes, Flags]:
         """Per card the code of the first check that refuses it, 0 where all pass, `FOREIGN` for other families' cards; and which

@@ -17,9 +17,9 @@ from devices.reasons import Reason
 from scheduler.ask import Ask
 from scheduler.columns import LARGEST, Columns, Flags, Numbers
 from scheduler.evaluate import Headrooms, NotFit, Verdict
-from scheduler.needs import FOREIGN, REASONS, Needs
+from scheduler.needs import REASONS, Needs
 from scheduler.offer import Offer
-from scheduler.walks import HAS_MIG, MAY_GIVE_SEVERAL, PASSING, Told, Walks
+from scheduler.walks import CARDS, HAS_MIG, MAY_GIVE_SEVERAL, PASSING, Told, Walks
 
 __all__ = ["Refusals", "Refused"]
 
@@ -132,7 +132,7 @@ class Refusals:
 
 
 def _verdict(told: Told, row: Sequence[int]) -> NotFit:
-    cards, has_mig = sum(row[:FOREIGN]), bool(row[HAS_MIG])
+    cards, has_mig = row[CARDS], bool(row[HAS_MIG])
     if told.wanted > cards and not row[MAY_GIVE_SEVERAL]:
         return NotFit(told.container, Refusal({}, cards), has_mig)
     found = {reason: row[code] for code, reason in enumerate(REASONS, 1) if row[code]}

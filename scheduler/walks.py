@@ -1,11 +1,11 @@
 """The evaluator's walk over the cards of many nodes at once: on which nodes a pod does not fit, and why, as counts.
 
 The same steps in the same order as `scheduler.evaluate` and `devices.fit.collect`, each for all nodes before the next. What cannot be
-told this way is left out, node by node, for the evaluator: a node that fits; one with a card that might hand out an instance; checks,
-entries or choices of a family that do not follow from columns. The property tests hold it against the evaluator.
+told this way is left out, node by node, for the evaluator: a node that fits; one where it matters which instance a card hands out;
+checks, entries or choices of a family that do not follow from columns. The property tests hold it against the evaluator.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeVar
@@ -25,12 +25,14 @@ from scheduler.columns import Columns, Flags, Numbers, bounded
 from scheduler.evaluate import Headrooms
 from scheduler.needs import CODE, FOREIGN, Codes, Needs
 
-__all__ = ["HAS_MIG", "MAY_GIVE_SEVERAL", "PASSING", "Told", "Walks"]
+__all__ = ["CARDS", "HAS_MIG", "MAY_GIVE_SEVERAL", "PASSING", "Told", "Walks"]
 
 PASSING = 0
 MAY_GIVE_SEVERAL = FOREIGN + 1
 HAS_MIG = FOREIGN + 2
-_WIDTH = FOREIGN + 3
+CARDS = FOREIGN + 3
+_WIDTH = FOREIGN + 4
+_KEPT = 4096
 _QUOTA, _NUMA = CODE[Reason.QUOTA_NOT_FIT], CODE[Reason.NUMA_NOT_FIT]
 Scores = NDArray[np.float32]
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -40,8 +42,8 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 class Told:
     """Nodes on which one request of one container does not fit.
 
-    A line of `counts` is a node: how many cards have each code, `PASSING` of them collected in vain; then whether any
-    `MAY_GIVE_SEVERAL` entries, and whether it `HAS_MIG`.
+    A line of `counts` is a node: how many cards have each code, and `PASSING` entries were collected in vain; then whether a card
+    `MAY_GIVE_SEVERAL` entries, whether it `HAS_MIG`, and how many `CARDS` of the family there are.
     """
 
     slots: Numbers
@@ -114,6 +116,8 @@ class Walks:
         self._known = 0
         self._totals: Numbers = np.zeros((3, 0), np.int64)
         self._claims: list[Numbers] = []
+        self._given: dict[Hashable, tuple[int, int]] = {}
+        """How many entries a card would give, and why no more, by all that it depends on."""
 
     def told(self, columns: Columns, slots: Numbers) -> list[Told]:
         """Which of these nodes are refused as far as columns tell."""
@@ -166,18 +170,24 @@ class Walks:
                 nodes = nodes.ordered(policies.card_keys(self._ask.card_policy, need.grouped), scores)
             cards = nodes.cards
             codes, priced = need.reasons(cards)
+            given, instances = np.zeros(len(codes), np.int64), np.zeros(len(codes), np.bool_)
             if need.any_special:
-                unclear = (codes == 0) | (priced if headroom is not None else False)
-                clear = ~(unclear & need.special[cards.kind]).any(axis=1)
-                nodes, codes, priced = nodes.only(clear), codes[clear], priced[clear]
-                cards = nodes.cards
+                open_ = (codes == 0) | (priced if headroom is not None else False)
+                open_ &= need.special[cards.kind]
+                instances = open_.any(axis=1)
+                clear = ~instances
+                if headroom is None and not need.grouped:
+                    codes, given, clear = self._instances(need, nodes, codes, open_)
+                nodes, codes, priced, given = nodes.only(clear), codes[clear], priced[clear], given[clear]
+                cards, instances = nodes.cards, instances[clear]
             if need.grouped or headroom is not None:
                 counts, fits, taken = _one_by_one(need, nodes, codes, priced, headroom)
             else:
-                counts, fits, taken = _all_at_once(need, nodes, codes, not ends and may_follow)
+                counts, fits, taken = _all_at_once(need, nodes, codes, given, not ends and may_follow)
             if not fits.all():
                 refused = ~fits
                 counts = counts[refused]
+                counts[:, CARDS] = (codes[refused] != FOREIGN).sum(axis=1)
                 if need.any_special:
                     kind = cards.kind[refused]
                     counts[:, MAY_GIVE_SEVERAL] = need.several[kind].any(axis=1)
@@ -187,8 +197,32 @@ class Walks:
                 return nodes.only(fits)
             if not may_follow:
                 return nodes.only(np.zeros(len(fits), np.bool_))
+            fits &= ~instances  # which instances it gets is the evaluator's to say
             nodes = nodes.only(fits).with_entries(taken[fits], need)
         return nodes
+
+    def _instances(self, need: Needs, nodes: _Nodes, codes: Codes, where: Flags) -> tuple[Codes, Numbers, Flags]:
+        """What cards of `where` alone would give: codes once they have given all, entries by node, and nodes of which it is known.
+
+        Instances of one card do not mind those of another.
+        """
+        codes, given, clear = codes.copy(), np.zeros(len(codes), np.int64), np.ones(len(codes), np.bool_)
+        states, slots = nodes.cards.columns.states, nodes.slots.tolist()
+        for line, place in np.argwhere(where).tolist():
+            node = states[slots[line]]
+            state, kind = node.cards[place] if node is not None else None, int(nodes.cards.kind[line, place])
+            if state is None or state.tenants or not need.several[kind]:
+                clear[line] = False
+                continue
+            key = (need.request, kind, state.used_slots, state.used_memory_mib, state.used_cores, state.placements)
+            found = self._given.get(key)
+            if found is None:
+                if len(self._given) > _KEPT:
+                    self._given.clear()
+                found = self._given[key] = need.given(state)
+            given[line] += found[0]
+            codes[line, place] = found[1]
+        return codes, given, clear
 
 
 def _by_kind(triples: Iterable[tuple[int, int, int]]) -> Numbers:
@@ -212,10 +246,11 @@ def _scores(cards: CardTable, weights: Weights, totals: Numbers, claimed: Number
     return score
 
 
-def _all_at_once(need: Needs, nodes: _Nodes, codes: Codes, picks: bool) -> tuple[Numbers, Flags, Flags]:
+def _all_at_once(need: Needs, nodes: _Nodes, codes: Codes, given: Numbers, picks: bool) -> tuple[Numbers, Flags, Flags]:
     """Where nothing depends on what was collected before: counts, the nodes that fit, and the cards taken where `picks`."""
     lines = np.arange(len(codes))[:, np.newaxis]
     counts = np.bincount((lines * _WIDTH + codes).ravel(), minlength=len(codes) * _WIDTH).reshape(-1, _WIDTH)
+    counts[:, PASSING] += given
     fits: Flags = counts[:, PASSING] >= need.request.count
     taken: Flags = codes == 0
     if picks:

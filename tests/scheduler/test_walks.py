@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from devices.fit import Headroom, Refusal
-from devices.model import CardState, NodeState
+from devices.model import CardState, NodeState, Placement
 from devices.objects import Pod
 from devices.reasons import Reason
 from devices.score import node_score
@@ -26,6 +26,7 @@ from tests.scheduler.test_quick_paths import Nodes
 
 NAMES = tuple(f"n{number}" for number in range(4))
 POLICY = "hami.io/gpu-scheduler-policy"
+PLACEMENTS = (Placement(0, 2), Placement(2, 2), Placement(3, 1), Placement(4, 1), Placement(5, 1), Placement(4, 4))
 PLAIN_POLICIES = ("", "binpack", "spread", "mutex", "numa", "mutex,binpack,numa", "spread,numa", "binpack,")
 TOLD = frozenset({"NVIDIA", "DCU"})
 """Families of which columns tell everything, unless a card hands out instances or all cards are to be collected."""
@@ -50,6 +51,11 @@ def states(draw: st.DrawFn, name: str, number: int, families: Sequence[str]) -> 
             pair_scores={f"{name}-{other}": (number * other) % 3 for other in range(6)},
         )
     tenants = draw(st.sampled_from((0, 0, 0, 1, 1, 2)))
+    if family == "MIG":
+        placements = tuple(draw(st.sets(st.sampled_from(PLACEMENTS), max_size=4)))
+        return card_state(
+            what, (draw(st.sampled_from((0, 1, 4, 6, 7))), 5_000 * len(placements), 0), placements=placements
+        )
     return CardState(
         what,
         tenants,
@@ -65,7 +71,7 @@ def limits(draw: st.DrawFn, families: Sequence[str]) -> dict[str, object]:
     found: dict[str, object] = {}
     for family in draw(st.sets(st.sampled_from(families), min_size=1, max_size=2)):
         vendor = VENDORS[family]
-        found[vendor.count_resource] = draw(st.sampled_from((1, 1, 2, 2, 3, 5)))
+        found[vendor.count_resource] = draw(st.sampled_from((1, 1, 2, 2, 3, 5, 9)))
         memory = draw(st.sampled_from((0, 1_000, 3_000, 5_000, 9_000, 15_000, 20_000)))
         if memory and vendor.memory_resource:
             found[vendor.memory_resource] = memory
@@ -171,6 +177,22 @@ def test_every_refusal_of_plain_families_is_told(data: st.DataObject) -> None:
     if not cluster.ask.request.asks:
         return
     assert TOLD.issuperset(cluster.ask.request.vendors)
+    for name, verdict in cluster.told().items():
+        exact = cluster.exact(name)
+        assert verdict == (None if isinstance(exact, Fit) else exact)
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_every_refusal_of_one_container_is_told_where_cards_hand_out_instances(data: st.DataObject) -> None:
+    asked = {"name": "a", "resources": {"limits": data.draw(limits(["NVIDIA"]))}}
+    policy = data.draw(st.sampled_from((*PLAIN_POLICIES[1:], "topology-aware")))
+    mode = data.draw(st.sampled_from(("mig", "hami-core", "mig,hami-core")))
+    made = pod(asked, annotations={POLICY: policy, "nvidia.com/vgpu-mode": mode})
+    cluster = Cluster(ask_of(made, CONFIG, Defaults()), {})
+    for name in NAMES:
+        count = data.draw(st.integers(1, 4))
+        cluster.nodes.put(name, [data.draw(states(name, number, ("NVIDIA", "MIG", "MIG"))) for number in range(count)])
     for name, verdict in cluster.told().items():
         exact = cluster.exact(name)
         assert verdict == (None if isinstance(exact, Fit) else exact)
