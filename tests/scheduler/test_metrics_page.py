@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 from collections.abc import AsyncIterator, Mapping
+from itertools import count
 
 import pytest
 from hypothesis import given, settings
@@ -187,6 +188,28 @@ async def test_a_page_prepared_beforehand_writes_no_node(monkeypatch: pytest.Mon
     held(ledger, "n003", "a")
     assert without_own(await text_of(source)) == anew(ledger, legacy=False)
     assert written[20:] == ["n003"]
+
+
+async def test_pages_prepared_without_a_pause_held_up_every_decision_after_a_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr("scheduler.metrics_page.asyncio.sleep", noted)
+    source = LedgerPage(many_nodes(20), clock=count().__next__)  # every slice is over at once
+    preparing = asyncio.create_task(source.prepare())
+    while len(pauses) < 5:
+        await sleep(0)
+    assert set(pauses) == {0.02}
+    asked = asyncio.create_task(source.blocks())  # from now on somebody waits
+    await asyncio.wait({preparing, asked})
+    assert set(pauses[7:]) == {0.0}
+    assert len(pauses) > 20
 
 
 async def test_above_the_limit_whole_gauges_are_left_out_and_named() -> None:
