@@ -412,6 +412,10 @@ class ControlPlane:
         revision = self._etcd("/v3/kv/range", {"key": b64encode(b"/").decode(), "limit": 1})["header"]
         assert isinstance(revision, dict)
         self._etcd("/v3/kv/compaction", {"revision": revision["revision"], "physical": True})
+        self.restart()
+
+    def restart(self) -> None:
+        """Start API server and controllers anew, on what is stored. Raises `StartError`."""
         for name in ("kube-controller-manager", "kube-apiserver"):
             self._child(name).kill()
         self._start_apiserver()
