@@ -18,7 +18,7 @@ from prometheus_client.exposition import choose_encoder
 __all__ = ["Block", "Blocks", "packed", "page"]
 
 _PIECE_BYTES = 128 * 1024
-_PACKED_AT_ONCE_BYTES = 1024 * 1024
+_PACKED_AT_ONCE_BYTES = 256 * 1024
 _LEVEL = 1
 """Metrics pages repeat themselves: the fastest level packs them to a few percent already."""
 _GZIP = 16
