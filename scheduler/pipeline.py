@@ -176,6 +176,10 @@ class Pipeline:
         self._outcomes: Memo[_Outcomes] = Memo(shapes)
         self._epoch = self._columns.epoch
 
+    def catch_up(self, cluster: Cluster) -> None:
+        """Take in what has changed in the cluster, so that the next decision does not have to."""
+        self._followed(cluster)
+
     def decide(self, ask: Ask, names: Sequence[str], cluster: Cluster, headrooms: Headrooms) -> Decision:
         """Choose among the named nodes; a node without cards is unregistered."""
         columns = self._followed(cluster)

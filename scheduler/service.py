@@ -187,6 +187,7 @@ class SchedulerService:
 
     async def _first_look(self) -> None:
         await self._complete()
+        self.engine.catch_up()
         self._retry.look_again()
 
     async def _prepare_pages(self) -> None:

@@ -17,6 +17,7 @@ from devices.objects import pod_of
 from lab.apiserver import ApiServer
 from lab.nodes import CardSpec, NodeSpec, node_document
 from scheduler.__main__ import serve
+from scheduler.columns import Columns
 from scheduler.config import Settings, parse
 from scheduler.metric_lines import node_lines
 from scheduler.retry import RETRY
@@ -51,6 +52,20 @@ def test_a_certificate_that_cannot_be_served_ends_the_start(tmp_path: Path) -> N
     settings = Settings(cert_file=tmp_path / "none.crt", key_file=tmp_path / "none.key")
     with pytest.raises(TlsFilesError, match=r"none\.crt: No such file"):
         SchedulerService(settings, Api(), Ledger(CONFIG))
+
+
+async def test_the_first_decision_after_a_start_took_in_all_nodes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed: list[int] = []
+    follow = Columns.follow
+
+    def noted(columns: Columns, cluster: Ledger) -> None:
+        follow(columns, cluster)
+        followed.append(len(columns.slot_of))
+
+    monkeypatch.setattr(Columns, "follow", noted)
+    async with served(node("n1", card("a")), node("n2", card("b"))):
+        await settle()
+        assert followed == [2]
 
 
 async def test_callers_that_hang_up_end_the_handler() -> None:
