@@ -99,10 +99,10 @@ def find_programs(folders: str, environment: Mapping[str, str] = os.environ) -> 
     )
 
 
-def _age(folder: Path) -> tuple[bool, float]:
-    """Newest first; last what is only being built, which has no kube-scheduler yet."""
+def _age(folder: Path) -> tuple[bool, list[int]]:
+    """By the version in its name, newest first; last what is only being built, which has no kube-scheduler yet."""
     is_begun = (folder / "kube-apiserver").exists() and not (folder / "kube-scheduler").exists()
-    return is_begun, -folder.stat().st_mtime
+    return is_begun, [-int(number) for number in re.findall(r"\d+", folder.name)]
 
 
 def _version(program: Path) -> str:

@@ -32,6 +32,13 @@ def test_programs_are_taken_from_the_cache_where_no_folder_is_named(tmp_path: Pa
     assert find_programs("", {"SLOTWISE_CACHE": str(tmp_path)}).apiserver == kubernetes / "kube-apiserver"
 
 
+def test_the_newest_version_is_taken_not_the_last_one_built(tmp_path: Path) -> None:
+    folder(tmp_path / "etcd-3.7.3", "etcd")
+    newest = folder(tmp_path / "kubernetes-1.37.2-go1.26", "kube-apiserver", "kube-scheduler")
+    folder(tmp_path / "kubernetes-1.9.4-go1.26", "kube-apiserver", "kube-scheduler")
+    assert find_programs("", {"SLOTWISE_CACHE": str(tmp_path)}).scheduler == newest / "kube-scheduler"
+
+
 def test_the_server_of_a_minor_that_was_just_being_built_ran_beside_another_kube_scheduler(tmp_path: Path) -> None:
     folder(tmp_path / "etcd-9", "etcd")
     kubernetes = folder(tmp_path / "kubernetes-9", "kube-apiserver", "kube-scheduler")
