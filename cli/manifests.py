@@ -77,9 +77,15 @@ def _stream(name: str) -> Sequence[Document]:
         raise ManifestError(f"{name}: cannot be read: {error}") from error
 
 
+def _minor_of(settings: Sequence[str]) -> str:
+    """Of the `kube-version` that is set, where its schemas are here; else nothing."""
+    minor = ".".join(given(settings).get("kube-version", "").split(".")[:2])
+    return minor if minor in minors() else ""
+
+
 def _check(what: str, settings: Sequence[str], kubernetes: str, as_json: bool) -> None:
     """Print what is wrong; exit status 1 where something is."""
-    schemas = load(kubernetes or minors()[0])
+    schemas = load(kubernetes or _minor_of(settings) or minors()[0])
     if what == "-" or Path(what).is_file():
         if settings:
             raise ManifestError("--set goes with an overlay, not with manifests that are rendered already")
@@ -118,7 +124,7 @@ def manifests(
         ),
     ] = False,
     kubernetes: Annotated[
-        str, typer.Option(metavar="MINOR", help="With --check: which Kubernetes; default: the newest here.")
+        str, typer.Option(metavar="MINOR", help="With --check: which Kubernetes; default: that of --set kube-version, or the newest here.")
     ] = "",
     list_them: Annotated[bool, typer.Option("--list", help="Overlays, and settings with their defaults.")] = False,
     as_markdown: Annotated[

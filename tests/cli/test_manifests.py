@@ -77,6 +77,20 @@ def test_check_says_that_nothing_is_wrong() -> None:
     assert (status, text.startswith("1 objects, nothing wrong (Kubernetes 1.")) == (0, True)
 
 
+CHECKED_AS = {
+    "the newest": ([], "1.37"),
+    "that of the version that is set": (["--set", "kube-version=1.34.4"], "1.34"),
+    "the newest for a version that is not kept": (["--set", "kube-version=1.30.1"], "1.37"),
+    "the one named": (["--set", "kube-version=1.34.4", "--kubernetes", "1.36"], "1.36"),
+}
+
+
+@pytest.mark.parametrize(("flags", "minor"), CHECKED_AS.values(), ids=CHECKED_AS)
+def test_check_names_the_kubernetes(flags: list[str], minor: str) -> None:
+    status, text, _ = invoke("ha", "--check", *flags)
+    assert (status, f"nothing wrong (Kubernetes {minor}." in text) == (0, True)
+
+
 def test_check_takes_a_stream_that_was_edited(tmp_path: Path) -> None:
     file = tmp_path / "edited.yaml"
     file.write_text(
