@@ -124,7 +124,11 @@ def manifests(
         ),
     ] = False,
     kubernetes: Annotated[
-        str, typer.Option(metavar="MINOR", help="With --check: which Kubernetes; default: that of --set kube-version, or the newest here.")
+        str,
+        typer.Option(
+            metavar="MINOR",
+            help="With --check: which Kubernetes; default: that of --set kube-version, or the newest here.",
+        ),
     ] = "",
     list_them: Annotated[bool, typer.Option("--list", help="Overlays, and settings with their defaults.")] = False,
     as_markdown: Annotated[
