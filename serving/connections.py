@@ -62,6 +62,7 @@ class Connections:
         now_s = asyncio.get_running_loop().time()
         open_now = self._open()
         self._served.intersection_update(open_now)
+        self._busy.intersection_update(open_now)
         waiting = [connection for connection in open_now if connection not in self._served]
         self._first_seen_s = {connection: self._first_seen_s.get(connection, now_s) for connection in waiting}
         for connection, since_s in self._first_seen_s.items():
@@ -78,6 +79,7 @@ class Connections:
         now_s = asyncio.get_running_loop().time()
         open_now = self._open()
         self._leaving.intersection_update(open_now)
+        self._busy.intersection_update(open_now)
         self._draining_since_s = {c: self._draining_since_s.get(c, now_s) for c in open_now}
         for connection, since_s in self._draining_since_s.items():
             if now_s - since_s >= grace_s and self._is_idle(connection):

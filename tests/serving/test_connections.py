@@ -2,12 +2,15 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 
+import pytest
 from aiohttp import web
 
 from serving.connections import Connections
 from serving.drain import Drain
-from tests.serving.running import on_uvloop
+from tests.serving.running import Plain, on_uvloop
+from tests.serving.wired import wired
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n"
 
@@ -46,3 +49,23 @@ async def test_a_request_that_had_arrived_but_was_not_read_yet_was_cut_off() -> 
     finally:
         caller.close()
         await runner.cleanup()
+
+
+SWEEPS: dict[str, Callable[[Connections], None]] = {
+    "while serving": lambda connections: connections.close_headless(3600.0),
+    "while draining": lambda connections: connections.close_idle(3600.0),
+}
+
+
+@pytest.mark.parametrize("sweep", SWEEPS.values(), ids=SWEEPS)
+async def test_a_connection_that_is_gone_was_busy_for_good(
+    sweep: Callable[[Connections], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with wired(Plain().app, monkeypatch) as server:
+        (gone, wire), (here, _) = await server.connect(), await server.connect()
+        wire.close()
+        await server.settled()
+        server.connections.took(gone)
+        server.connections.took(here)
+        sweep(server.connections)
+        assert server.connections.busy_count == 1
