@@ -6,7 +6,8 @@ POST of JSON that is not large, on a connection with nothing else under way, whi
 several pieces, which are waited for a moment. Every other one goes
 aiohttp's way, and so does what a route leaves to it or fails at. Callers, log and counters see no difference.
 
-`QuickConnection` uses what aiohttp does not promise (`_messages`, `_waiter`, a body's `_buffer`), so each minor version of it is taken up by hand.
+`QuickConnection` uses what aiohttp does not promise, so each minor version of it is taken up by hand: of a connection `_messages`, `_waiter`,
+`_task_handler`, `_loop`, `_parser` (its `message_consumed`, since 3.14.1), `_next_keepalive_close_time` and `_process_keepalive`; of a body `_buffer`.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from serving.connections import Connections
 from serving.metrics import RequestMetrics
 from serving.route import CALLER_GONE
 
-__all__ = ["QUICK", "Answered", "BufferedConnection", "Quick", "QuickConnection", "QuickRoutes"]
+__all__ = ["QUICK", "Answered", "BufferedConnection", "Quick", "QuickConnection", "QuickRoutes", "read_buffer"]
 
 _BUFFER_BYTES: Final = 2**16
 _HELD_S: Final = 0.05
@@ -51,12 +52,14 @@ A body has 64 KiB at most, so that no limit applies.
 """
 
 
-class _Request(NamedTuple):
-    connection: "QuickConnection"
+class _Taken(NamedTuple):
+    """A request that stands first in a connection's queue, and is of no concern here once the task has taken it out."""
+
+    queued: tuple[object, object]
     path: str
     quick: Quick
-    body: bytes
     began: float
+    """When its head had arrived."""
 
 
 class QuickRoutes:
@@ -70,7 +73,7 @@ class QuickRoutes:
         self._metrics = metrics
         self._log = log
         self._routes: dict[str, Quick] = {}
-        self._arrived: deque[_Request] = deque()
+        self._arrived: deque[QuickConnection] = deque()
         self.followers: list[Callable[[], None]] = []
         """Called after each answer; `on_response_prepare` is not sent."""
 
@@ -82,38 +85,53 @@ class QuickRoutes:
         """The route of a path."""
         return self._routes.get(path)
 
-    def later(self, connection: "QuickConnection", path: str, quick: Quick, body: bytes, began: float) -> None:
-        """Ask about the request of this connection, which `began` to arrive then, once everything that has arrived is read."""
+    def later(self, connection: "QuickConnection") -> None:
+        """Answer the request of this connection once everything that has arrived is read."""
         if not self._arrived:
             asyncio.get_running_loop().call_soon(self._answer)
-        self._arrived.append(_Request(connection, path, quick, body, began))
+        self._arrived.append(connection)
 
-    def gone(self, path: str, began: float) -> None:
-        """Log and count a request whose caller hung up before it had come whole."""
+    def gone(self, path: str, code: int, began: float) -> None:
+        """Log and count a request that gets no answer, because its caller hung up or for a fault of ours."""
         elapsed_s = perf_counter() - began
-        self._metrics.count(path, CALLER_GONE, elapsed_s)
-        write_line(self._log, hdrs.METH_POST, path, CALLER_GONE, elapsed_s)
+        self._metrics.count(path, code, elapsed_s)
+        write_line(self._log, hdrs.METH_POST, path, code, elapsed_s)
 
     def _answer(self) -> None:
-        while self._arrived:
-            judged = list(self._judged())
-            for request, answered, elapsed_s in judged:
-                self._metrics.count(request.path, 200, elapsed_s)
-                write_line(self._log, hdrs.METH_POST, request.path, 200, elapsed_s, answered.outcome)
-            for request, answered, _ in judged:
-                request.connection.send(whole_answer(answered.body))
-                for follow in self.followers:
-                    follow()
+        """A fault in here closes the connections of those that were judged together, and nobody else waits for ever."""
+        under_way: list[QuickConnection] = []
+        try:
+            while self._arrived:
+                judged = list(self._judged(under_way))
+                for connection, answered, now in judged:
+                    taken = connection.claimed()
+                    if taken is not None:
+                        elapsed_s = now - taken.began
+                        self._metrics.count(taken.path, 200, elapsed_s)
+                        write_line(self._log, hdrs.METH_POST, taken.path, 200, elapsed_s, answered.outcome)
+                for connection, answered, _ in judged:
+                    connection.send(whole_answer(answered.body))
+                    for follow in self.followers:
+                        follow()
+                under_way.clear()
+        finally:
+            for connection in under_way:
+                connection.fail()
+            if self._arrived:
+                asyncio.get_running_loop().call_soon(self._answer)
 
-    def _judged(self) -> Iterator[tuple[_Request, Answered, float]]:
-        """Those that have an answer, with the seconds since they came; so many that none waits long for the others."""
+    def _judged(self, under_way: list["QuickConnection"]) -> Iterator[tuple["QuickConnection", Answered, float]]:
+        """Those that have an answer, with the time at which they had it; so many that none waits long for the others."""
         ends_at = perf_counter() + _TOGETHER_S
         while self._arrived:
-            request = self._arrived.popleft()
-            answered = request.connection.judged(request.quick, request.body)
+            connection = self._arrived.popleft()
+            under_way.append(connection)
+            answered = connection.judged()
             now = perf_counter()
-            if answered is not None:
-                yield request, answered, now - request.began
+            if answered is None:
+                under_way.pop()
+            else:
+                yield connection, answered, now
             if now >= ends_at:
                 return
 
@@ -122,16 +140,10 @@ QUICK = web.AppKey("quick", QuickRoutes)
 """Of an application of `serving.app.new_app`."""
 
 
-class _Held(NamedTuple):
-    path: str
-    began: float
-    ends: asyncio.TimerHandle
-
-
 class QuickConnection(web.RequestHandler):
     """aiohttp's connection, but requests of quick routes do not reach the task that it answers in."""
 
-    __slots__ = ("_connections", "_held", "_routes")
+    __slots__ = ("_connections", "_hold_ends", "_lost_as", "_routes", "_taken")
 
     def __init__(
         self,
@@ -151,7 +163,9 @@ class QuickConnection(web.RequestHandler):
         )
         self._routes = routes
         self._connections = connections
-        self._held: _Held | None = None
+        self._taken: _Taken | None = None
+        self._hold_ends: asyncio.TimerHandle | None = None
+        self._lost_as = CALLER_GONE
 
     def data_received(self, data: bytes) -> None:
         """Parse, as aiohttp does, and wake the task or have the request answered without it."""
@@ -168,65 +182,78 @@ class QuickConnection(web.RequestHandler):
         return self._waiter is not None and not self._waiter.done()
 
     def _wake_task(self) -> None:
-        self._release()
+        self._end_hold()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def _is_left_for_later(self) -> bool:
-        message, payload = self._messages[0]
+        message, payload = queued = self._messages[0]
         if len(self._messages) > 1 or not isinstance(message, RawRequestMessage):
             return False
         path = message.path.partition("?")[0]
         quick = self._routes.get(path)
         if quick is None or not self._is_usual(message, payload):
             return False
-        if not payload.is_eof():
-            return self._is_held(message, path)
-        if not payload.total_bytes:
-            return False
-        began = self._release() or perf_counter()
-        # Looked at, not taken out: it has to be there for the handler, and aiohttp would try to parse on at once.
-        self._routes.later(self, path, quick, b"".join(payload._buffer), began)
-        self._connections.took(self)
-        return True
-
-    def _is_held(self, message: RawRequestMessage, path: str) -> bool:
-        """Wait for the rest of a body that is announced and not large."""
-        if self._held is None:
-            length = message.headers.get(hdrs.CONTENT_LENGTH)
-            if length is None or int(length) > _BUFFER_BYTES:
+        is_whole = payload.is_eof()
+        if self._taken is None or self._taken.queued is not queued:
+            if not (payload.total_bytes if is_whole else _is_waited_for(message)):
                 return False
+            self._taken = _Taken(queued, path, quick, perf_counter())
             self._connections.took(self)
-            self._held = _Held(path, perf_counter(), self._loop.call_later(_HELD_S, self._wake_task))
+        elif self._hold_ends is None:
+            return True  # it was whole before, and more has come behind it
+        if is_whole:
+            self._end_hold()
+            self._routes.later(self)
+        elif self._hold_ends is None:
+            self._hold_ends = self._loop.call_later(_HELD_S, self._wake_task)
         return True
 
-    def _release(self) -> float | None:
-        """Wait no longer; when the request began to arrive, if it was waited for."""
-        held, self._held = self._held, None
-        if held is None:
-            return None
-        held.ends.cancel()
-        return held.began
+    def _end_hold(self) -> None:
+        if self._hold_ends is not None:
+            self._hold_ends.cancel()
+            self._hold_ends = None
+
+    def _process_keepalive(self) -> None:
+        """A connection with a request is not idle, even though its task sleeps."""
+        if self._messages:
+            self._next_keepalive_close_time = self._loop.time() + self.keepalive_timeout
+        super()._process_keepalive()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """A request that has come in part is logged and counted, as it is by the task."""
-        if self._held is not None:
-            self._routes.gone(self._held.path, self._held.began)
-            self._release()
-            self._connections.left(self)
+        """A request that nobody has begun to answer is logged and counted, as one under way is by the task."""
+        task = self._task_handler
+        is_woken = self._waiter is not None and self._waiter.done()
+        taken = self.claimed()
         super().connection_lost(exc)
+        self._connections.left(self)
+        if is_woken and task is not None:
+            # It would begin a request without a connection, and end with a TypeError.
+            task.cancel()
+        if taken is not None:
+            self._routes.gone(taken.path, self._lost_as, taken.began)
 
-    def judged(self, quick: Quick, body: bytes) -> Answered | None:
+    def claimed(self) -> _Taken | None:
+        """The request that the task has not begun, which the caller logs and counts: it is handed out once."""
+        taken, self._taken = self._taken, None
+        return taken if taken is not None and self._is_first(taken) else None
+
+    def _is_first(self, taken: _Taken) -> bool:
+        return bool(self._messages) and self._messages[0] is taken.queued
+
+    def judged(self) -> Answered | None:
         """The answer to the request; None where its caller is gone, where the task answers, or where it has to from now on."""
-        if len(self._messages) != 1 or not self._task_sleeps():
-            self._connections.left(self)
+        taken = self._taken
+        if taken is None or len(self._messages) != 1 or not self._is_first(taken) or not self._task_sleeps():
             return None
+        payload = self._messages[0][1]
         answered = None
         if not self._connections.draining:
             try:
-                answered = quick(body)
+                # Looked at, not taken out: it has to be there for the handler, and aiohttp would try to parse on at once.
+                answered = taken.quick(b"".join(payload._buffer))
             except Exception as error:  # raised again where the handler reads the body
-                self._messages[0][1].set_exception(error)
+                payload.set_exception(error)
         if answered is None:
             self._wake_task()
         return answered
@@ -234,10 +261,18 @@ class QuickConnection(web.RequestHandler):
     def send(self, answer: bytes) -> None:
         """Answer the request that was judged."""
         self._messages.clear()
+        if self._parser is not None:
+            # As the task does for each that it takes out: with 32 not given back no more is parsed.
+            self._parser.message_consumed()
         self._connections.left(self)
         self._next_keepalive_close_time = self._loop.time() + self.keepalive_timeout
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(answer)
+
+    def fail(self) -> None:
+        """Close for a fault of ours, after what was sent."""
+        self._lost_as = 500
+        self.force_close()
 
     def _is_usual(self, message: RawRequestMessage, payload: StreamReader) -> bool:
         return (
@@ -251,16 +286,31 @@ class QuickConnection(web.RequestHandler):
         )
 
 
+def _is_waited_for(message: RawRequestMessage) -> bool:
+    """Whether the rest of the body is announced and not large."""
+    length = message.headers.get(hdrs.CONTENT_LENGTH)
+    return length is not None and int(length) <= _BUFFER_BYTES
+
+
+def read_buffer() -> memoryview:
+    """What all connections of one event loop read into.
+
+    One is enough: an event loop on Unix, with TLS and without, asks for it, reads, and says how much it has read without anything
+    in between, and `BufferedConnection` copies those bytes out before it does anything else.
+    """
+    return memoryview(bytearray(_BUFFER_BYTES))
+
+
 class BufferedConnection(asyncio.BufferedProtocol):
-    """A connection whose bytes come through one buffer.
+    """A connection whose bytes come through a `read_buffer`.
 
     TLS makes an object of 256 KiB for every read of any other protocol. Where the allocator maps memory for that, which depends on what
     the process did before, it takes as long as decrypting a request.
     """
 
-    def __init__(self, connection: asyncio.Protocol) -> None:
+    def __init__(self, connection: asyncio.Protocol, buffer: memoryview) -> None:
         self._connection = connection
-        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._buffer = buffer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Passed on."""

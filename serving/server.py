@@ -17,7 +17,7 @@ from serving.connections import Connections
 from serving.drain import Drain
 from serving.errors import BindError
 from serving.http_log import HttpLog
-from serving.quick import QUICK, BufferedConnection, QuickConnection
+from serving.quick import QUICK, BufferedConnection, QuickConnection, read_buffer
 
 __all__ = ["Address", "Listener", "run", "serve", "stop_on_signals"]
 
@@ -171,6 +171,7 @@ async def _start(
     listeners: Sequence[Listener], servers: Sequence[_Server], keepalive_timeout_s: float
 ) -> list[Address]:
     loop, log = asyncio.get_running_loop(), HttpLog(logging.getLogger("serving.http"))
+    buffer = read_buffer()
     for server in servers:
         await server.runner.setup()
         if server.runner.server is None:
@@ -179,7 +180,7 @@ async def _start(
     addresses: list[Address] = []
     for listener in listeners:
         server = next(server for server in servers if server.app is listener.app)
-        connection = partial(_connection, server, log, keepalive_timeout_s)
+        connection = partial(_connection, server, log, keepalive_timeout_s, buffer)
         try:
             socket = await loop.create_server(
                 connection, listener.host, listener.port, ssl=listener.ssl_context, backlog=_BACKLOG
@@ -191,7 +192,7 @@ async def _start(
     return addresses
 
 
-def _connection(server: _Server, log: HttpLog, keepalive_timeout_s: float) -> BufferedConnection:
+def _connection(server: _Server, log: HttpLog, keepalive_timeout_s: float, buffer: memoryview) -> BufferedConnection:
     if server.runner.server is None:
         raise AssertionError("a server listens once its runner is set up")
     return BufferedConnection(
@@ -201,7 +202,8 @@ def _connection(server: _Server, log: HttpLog, keepalive_timeout_s: float) -> Bu
             server.connections,
             logger=log,
             keepalive_timeout_s=keepalive_timeout_s,
-        )
+        ),
+        buffer,
     )
 
 
