@@ -117,20 +117,25 @@ class Walks:
         self._totals: Numbers = np.zeros((3, 0), np.int64)
         self._claims: list[Numbers] = []
         self._given: dict[Hashable, tuple[int, int]] = {}
-        """How many entries a card would give, and why no more, by all that it depends on."""
+        """How many entries a card would give, and why no more, by all that it depends on: while `told` runs, since many shapes are kept."""
 
     def told(self, columns: Columns, slots: Numbers) -> list[Told]:
         """Which of these nodes are refused as far as columns tell."""
         for need in self._needs.values():
             need.learn(columns.kinds)
-        self._learn(columns.kinds)
         found: list[Told] = []
         for mine, cards in card_tables(columns, slots):
             # As the evaluator does, from the card registered last.
             order = np.broadcast_to(np.arange(cards.kind.shape[1])[::-1], cards.kind.shape)
             nodes = _Nodes(mine, np.arange(len(mine)), cards, order, {})
             self._walk(nodes.only(cards.exact), order[:1], found)
+        self._given.clear()
         return found
+
+    def scores(self, cards: CardTable, container: int) -> Scores:
+        """`devices.score.card_score` of every card towards a container, by its place among those that ask, sidecars first."""
+        self._learn(cards.columns.kinds)
+        return _scores(cards, self._ask.weights, self._totals, self._claims[container])
 
     def _learn(self, kinds: Sequence[Card]) -> None:
         if self._known != len(kinds):
@@ -166,7 +171,7 @@ class Walks:
             if not ends or need.grouped or headroom is not None:
                 scores = nodes.scores
                 if scores is None:
-                    scores = _scores(nodes.cards, self._ask.weights, self._totals, self._claims[position])
+                    scores = self.scores(nodes.cards, position)
                 nodes = nodes.ordered(policies.card_keys(self._ask.card_policy, need.grouped), scores)
             cards = nodes.cards
             codes, priced = need.reasons(cards)
@@ -230,7 +235,7 @@ def _by_kind(triples: Iterable[tuple[int, int, int]]) -> Numbers:
 
 
 def _scores(cards: CardTable, weights: Weights, totals: Numbers, claimed: Numbers) -> Scores:
-    """`devices.score.card_score` of every card; single precision here rounds as it does there."""
+    """Single precision here rounds as it does there."""
     kind = cards.kind
     used = (cards.used_slots, cards.used_cores, totals[2].take(kind) - cards.free_memory)
     parts = []

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,13 +12,15 @@ from devices.fit import Headroom, Refusal
 from devices.model import CardState, NodeState, Placement
 from devices.objects import Pod
 from devices.reasons import Reason
-from devices.score import node_score
+from devices.score import card_score
 from scheduler.ask import Ask, Defaults, ask_of
+from scheduler.card_table import card_tables
 from scheduler.columns import Columns
 from scheduler.evaluate import Fit, Headrooms, NotFit, evaluate
 from scheduler.offer import Offers
 from scheduler.refusals import Refusals
 from scheduler.screen import needs_of
+from scheduler.walks import Walks
 from tests.builders import Document, card, card_state, container_document, mig_card, pod
 from tests.devices.vendors.samples import CONFIG, VENDORS
 from tests.scheduler.test_quick_paths import Nodes
@@ -278,16 +279,37 @@ def test_numbers_that_columns_cannot_add_up_are_left_to_the_evaluator() -> None:
     assert told["n2"] == cluster.exact("n2")
 
 
-def test_scores_in_columns_are_those_of_the_evaluator_to_the_last_bit() -> None:
+@st.composite
+def scored(draw: st.DrawFn, uuid: str) -> CardState:
+    """A card with any numbers, none of them round."""
+    what = card(
+        uuid,
+        model=draw(st.sampled_from(("NVIDIA T4", "DCU", "DCU"))),
+        slots=draw(st.sampled_from((0, 1, 3, 7, 10))),
+        memory_mib=draw(st.integers(0, 2**25)),
+        cores=draw(st.sampled_from((0, 60, 100, 333))),
+    )
+    used = st.tuples(st.integers(0, 12), st.integers(0, 2**25), st.integers(0, 400))
+    return card_state(structs.replace(what, vendor=what.model.partition(" ")[0]), draw(used))
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_scores_in_columns_are_those_of_the_evaluator_to_the_last_bit(data: st.DataObject) -> None:
     """Between two cards whose scores differ in the last place alone the walk takes the same one."""
-    random = np.random.default_rng(7)
-    weights = {"hami.io/device-scoring-weights": "slot=3,core=7,memory=11", POLICY: "binpack"}
-    asked = pod(_G("a", gpu=1, gpumem=100), _G("b", gpu=2, gpumem=9_000), annotations=weights)
-    cluster = Cluster(ask_of(asked, CONFIG, Defaults()), {})
+    weight = st.sampled_from((0, 1, 3, 7, 11, 2**24 + 1, 2**63 - 1))
+    weights = data.draw(st.tuples(weight, weight, weight).filter(any))
+    asked = {"name": "a", "resources": {"limits": data.draw(limits(("NVIDIA", "DCU")))}}
+    text = ",".join(f"{name}={value}" for name, value in zip(("slot", "core", "memory"), weights, strict=True))
+    ask = ask_of(pod(asked, annotations={"hami.io/device-scoring-weights": text}), CONFIG, Defaults())
+    cluster = Cluster(ask, {})
     for name in NAMES:
-        used = random.integers(1, 7_000, 6).tolist()
-        listed = [card_state(card(f"{name}-{n}", index=n), (1, mib, 0)) for n, mib in enumerate(used)]
-        cluster.nodes.put(name, listed, node_score(listed))
-    for name, verdict in cluster.told().items():
-        exact = cluster.exact(name)
-        assert verdict == (None if isinstance(exact, Fit) else exact)
+        cluster.nodes.put(name, [data.draw(scored(f"{name}-{n}")) for n in range(data.draw(st.integers(1, 6)))])
+    cluster.columns.follow(cluster.nodes)
+    walks, requests = Walks(ask, needs_of(ask, CONFIG), {}), ask.request.containers[0].devices
+    for slots, cards in card_tables(cluster.columns, cluster.offers.of(NAMES, cluster.columns).slots):
+        for slot, line in zip(slots.tolist(), walks.scores(cards, 0).tolist(), strict=True):
+            state = cluster.columns.states[slot]
+            assert state is not None
+            exact = [card_score(of, ask.weights, requests) for of in state.cards]
+            assert line[: len(exact)] == exact
