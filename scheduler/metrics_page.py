@@ -1,11 +1,11 @@
 """The ledger's part of the metrics page, put together in slices between which decisions are answered.
 
 Each node's text is kept until the node changes, so a scrape costs what has changed since the last one. All nodes and pods on a page are as
-they were at one moment; what namespaces use is read just before.
+they were at one moment, unless changes come faster than they can be written; what namespaces use is read just before.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -25,7 +25,7 @@ _SLICE_S = 0.002
 _PAUSE_S = 0.02
 """Between two slices of what nobody waits for: a tenth of the time goes into it, and hardly a decision meets one."""
 _ROUNDS = 20
-"""Changes that come while a page is caught up with are caught up with again so often; then the rest is done in one go."""
+"""Changes that come while a page is caught up with are caught up with again so often; what then is left waits for the next page."""
 _LEFT_OUT = "slotwise_metrics_series_left_out"
 
 
@@ -61,6 +61,8 @@ class LedgerPage:
         self._quota_names = _names(QUOTA_FAMILIES, legacy)
         self._nodes: dict[str, _Text] = {}
         self._seen = -1
+        self._stale: dict[str, None] = {}
+        """Nodes whose text is not what it should be, the first that changed first."""
         self._one_at_a_time = asyncio.Lock()
         self._slice_ends_s = 0.0
         self._pause_s = 0.0
@@ -85,12 +87,15 @@ class LedgerPage:
         return self._within_limit([*quotas, *found])
 
     async def prepare(self) -> None:
-        """Make every node's text beforehand, so that the first page takes as long as any other; in no hurry until one is asked for."""
+        """Make every node's text beforehand, so that the first page takes as long as any other; in no hurry until one is asked for.
+
+        What changes meanwhile is left to that page.
+        """
         if self._leads():
             async with self._one_at_a_time:
                 self._pause_s = _PAUSE_S
                 self._slice_ends_s = self._clock() + _SLICE_S
-                await self._catch_up()
+                await self._write_stale()
 
     def _within_limit(self, found: Sequence[Block]) -> Sequence[Block]:
         """As many as the limit allows, and how many series it leaves out."""
@@ -121,22 +126,27 @@ class LedgerPage:
         ]
 
     async def _catch_up(self) -> None:
-        """Until a round through what has changed takes no longer than a slice, so that nothing changed meanwhile."""
+        """Until no change has come while the last ones were written."""
         for _ in range(_ROUNDS):
-            gave_way = False
-            for name in self._changed():
-                self._write(name)
-                gave_way = await self._give_way() or gave_way
-            if not gave_way:
+            await self._write_stale()
+            if not self._stale:
                 return
-        for name in self._changed():
-            self._write(name)
 
-    def _changed(self) -> Iterable[str]:
-        """Nodes whose text is not what it should be; counts as done with the call."""
+    async def _write_stale(self) -> None:
+        """One round through what has changed. Who ends it midway loses nothing: the rest stays stale, as does what changes meanwhile."""
+        self._follow()
+        for name in tuple(self._stale):
+            self._write(name)
+            del self._stale[name]
+            if await self._give_way():
+                self._follow()  # a round may take longer than the ledger remembers what has changed
+
+    def _follow(self) -> None:
         changed = self._ledger.changed_since(self._seen)
+        if changed is None:
+            changed = {*self._ledger.held_nodes(), *self._nodes}
+        self._stale.update(dict.fromkeys(changed))
         self._seen = self._ledger.version
-        return changed if changed is not None else {*self._ledger.held_nodes(), *self._nodes}
 
     async def _give_way(self) -> bool:
         """Let others run once a slice is over; whether they did."""

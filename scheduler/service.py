@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Sequence
 from typing import Protocol
@@ -36,6 +37,7 @@ from serving.tls import TlsReloader
 __all__ = ["SchedulerApi", "SchedulerService", "new_lead"]
 
 _SWEEP_EVERY_S = 15.0
+_LOG = logging.getLogger(__name__)
 
 
 class SchedulerApi(BindApi, EventWriter, PodPatcher, Protocol):
@@ -196,7 +198,10 @@ class SchedulerService:
         while True:
             await self._page_wanted.wait()
             self._page_wanted.clear()
-            await self._ledger_page.prepare()
+            try:
+                await self._ledger_page.prepare()
+            except Exception:
+                _LOG.exception("the metrics page could not be prepared; the first one takes longer")
 
     async def _sweep(self) -> None:
         """Locks whose owner cannot need them any more do not have to wait for their expiry."""

@@ -143,16 +143,61 @@ async def test_what_changes_meanwhile_is_on_the_page_as_of_one_moment() -> None:
     assert sum("} 1.0\n" in f"{line}\n" for line in text.splitlines() if line.startswith("hami_gpu_shared_count{")) == 1
 
 
-async def test_a_page_that_never_comes_to_rest_is_finished_in_one_go() -> None:
-    ledger = many_nodes(5)
-    source = LedgerPage(ledger, clock=Ticking(0.003))
+async def test_a_page_that_never_comes_to_rest_is_finished_without_holding_up_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rest in one go was seconds on a large cluster, and that when there was most to do."""
+    ledger = many_nodes(50)
+    turns = [0]
+
+    def noted(of: Ledger, name: str, legacy: bool) -> Mapping[str, list[str]]:
+        turns[-1] += 1
+        return node_lines(of, name, legacy)
+
+    monkeypatch.setattr("scheduler.metrics_page.node_lines", noted)
+    source = LedgerPage(ledger, clock=Ticking(0.0015))
     task = asyncio.create_task(text_of(source))
     number = 0
-    while not task.done() and number < 10_000:
-        held(ledger, f"n{number % 5:03d}", f"p{number}")
-        number += 1
+    while not task.done() and number < 20_000:
+        for _ in range(4):
+            held(ledger, f"n{number % 50:03d}", f"p{number}")
+            number += 1
+        turns.append(0)
         await asyncio.sleep(0)
-    assert task.done()
+    assert (await task).count("hami_gpu_memory_limit_bytes{") == 50
+    assert max(turns) == 2
+    assert without_own(await text_of(source)) == anew(ledger, legacy=False)  # the next page has the rest
+
+
+async def test_a_page_whose_caller_hangs_up_leaves_the_rest_to_the_next() -> None:
+    ledger = many_nodes(50)
+    source = LedgerPage(ledger, clock=Ticking(0.0015))
+    await text_of(source)
+    for number in range(50):
+        held(ledger, f"n{number:03d}", f"p{number}")
+    task = asyncio.create_task(source.blocks())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert without_own(await text_of(source)) == anew(ledger, legacy=False)
+
+
+async def test_a_page_that_fails_midway_leaves_the_rest_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = many_nodes(50)
+    written = count()
+
+    def failing(of: Ledger, name: str, legacy: bool) -> Mapping[str, list[str]]:
+        if next(written) == 20:
+            raise RuntimeError("as if a label could not be written")
+        return node_lines(of, name, legacy)
+
+    monkeypatch.setattr("scheduler.metrics_page.node_lines", failing)
+    source = LedgerPage(ledger)
+    with pytest.raises(RuntimeError):
+        await source.prepare()
+    assert without_own(await text_of(source)) == anew(ledger, legacy=False)
 
 
 async def test_only_what_changed_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,6 +255,31 @@ async def test_pages_prepared_without_a_pause_held_up_every_decision_after_a_sta
     await asyncio.wait({preparing, asked})
     assert set(pauses[7:]) == {0.0}
     assert len(pauses) > 20
+
+
+async def test_pages_prepared_for_longer_than_the_ledger_remembers_were_begun_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("devices.ledger.nodes._CHANGES_KEPT", 10)
+    ledger, written, sleep, number = many_nodes(30), list[str](), asyncio.sleep, count()
+
+    def noted(of: Ledger, name: str, legacy: bool) -> Mapping[str, list[str]]:
+        written.append(name)
+        return node_lines(of, name, legacy)
+
+    async def changing(_: float) -> None:
+        for _ in range(5):
+            held(ledger, "n003", f"p{next(number)}")
+        await sleep(0)
+
+    monkeypatch.setattr("scheduler.metrics_page.node_lines", noted)
+    monkeypatch.setattr("scheduler.metrics_page.asyncio.sleep", changing)
+    source = LedgerPage(ledger, clock=count().__next__)  # every slice is over at once
+    await source.prepare()
+    assert len(written) == len(set(written)) == 30
+    monkeypatch.setattr("scheduler.metrics_page.asyncio.sleep", sleep)
+    assert without_own(await text_of(source)) == anew(ledger, legacy=False)
+    assert written[30:] == ["n003"]
 
 
 async def test_above_the_limit_whole_gauges_are_left_out_and_named() -> None:

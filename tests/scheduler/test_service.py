@@ -20,6 +20,7 @@ from scheduler.__main__ import serve
 from scheduler.columns import Columns
 from scheduler.config import Settings, parse
 from scheduler.metric_lines import node_lines
+from scheduler.metrics_page import LedgerPage
 from scheduler.retry import RETRY
 from scheduler.service import SchedulerService
 from serving.errors import TlsFilesError
@@ -66,6 +67,26 @@ async def test_the_first_decision_after_a_start_took_in_all_nodes_at_once(monkey
     async with served(node("n1", card("a")), node("n2", card("b"))):
         await settle()
         assert followed == [2]
+
+
+async def test_pages_are_prepared_again_after_one_could_not_be(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried: list[LedgerPage] = []
+
+    async def failing(page: LedgerPage) -> None:
+        tried.append(page)
+        raise RuntimeError("as if a label could not be written")
+
+    monkeypatch.setattr(LedgerPage, "prepare", failing)
+    async with served(node("n1", card("a"))) as service:
+        await settle()
+        assert len(tried) == 1
+        for listener in service.service.lead.promoted:
+            listener()
+        await settle()
+        assert len(tried) == 2
+    assert caplog.text.count("the metrics page could not be prepared") == 2
 
 
 async def test_callers_that_hang_up_end_the_handler() -> None:
