@@ -19,7 +19,7 @@ def read(*argv: str, **environment: str) -> Settings:
 
 
 def charted(**values: object) -> Settings:
-    return parse(command(Values(**values))[1:], {**POD, "HAMI_NODELOCK_EXPIRE": "5m"})  # type: ignore[arg-type]
+    return parse(command(Values(**values))[1:], {**POD, "HAMI_NODELOCK_EXPIRE": "5m"})  # type: ignore[arg-type] # fields of several types in one mapping
 
 
 def test_the_chart_s_own_command_line() -> None:

@@ -34,7 +34,7 @@ def base() -> Sequence[Document]:
 
 
 def object_of(documents: Sequence[Document], kind: str, name: str) -> dict[str, object]:
-    [found] = [d for d in documents if d["kind"] == kind and d["metadata"]["name"] == name]  # type: ignore[index]
+    [found] = [d for d in documents if d["kind"] == kind and d["metadata"]["name"] == name]  # type: ignore[index] # a JSON object, whose values have no type of their own
     return found
 
 

@@ -39,7 +39,7 @@ SECONDS = str(int(NOW_S))
 
 def free_world(**fields: object) -> World:
     """A node with one card whose plugin needs no lock."""
-    return World(node("n1", card("a"), annotations=NO_LOCK), **fields)  # type: ignore[arg-type]
+    return World(node("n1", card("a"), annotations=NO_LOCK), **fields)  # type: ignore[arg-type] # fields of several types in one mapping
 
 
 async def start(world: World, pod: Pod, node: str = "n1", deadline_s: float | None = None) -> "asyncio.Task[str]":
@@ -119,7 +119,7 @@ async def test_a_node_name_of_70_characters_gives_no_label() -> None:
     world = World(node(name, card("a"), annotations=NO_LOCK))
     asked = world.filtered(pod())
     assert await world.bind(asked, name) == ""
-    assert world.api.bodies[0]["metadata"]["labels"] == {}  # type: ignore[index]
+    assert world.api.bodies[0]["metadata"]["labels"] == {}  # type: ignore[index] # a JSON object, whose values have no type of their own
     assert world.stored().annotations["hami.io/vgpu-node"] == name
 
 
@@ -182,7 +182,7 @@ async def test_a_wrong_request_gives_nothing_back_while_the_pods_binding_is_open
 
 def structs_replace(request: BindRequest, **changes: str) -> BindRequest:
     fields = {"namespace": request.namespace, "name": request.name, "uid": request.uid, "node": request.node}
-    return BindRequest(**{**fields, **changes})  # type: ignore[arg-type]
+    return BindRequest(**{**fields, **changes})  # type: ignore[arg-type] # fields of several types in one mapping
 
 
 async def test_a_pod_that_the_watch_has_not_shown_yet_is_read() -> None:

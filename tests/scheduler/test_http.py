@@ -130,7 +130,7 @@ async def test_an_unknown_node_among_them_makes_it_a_simulation(service: Served)
         )
     assert service.books() == before
     await service.post("/filter", filter_args(pod(name="b"), "n1"))
-    assert [event["involvedObject"]["name"] for event in service.api.events[: len(await service.said(1))]] == ["b"]  # type: ignore[index]
+    assert [event["involvedObject"]["name"] for event in service.api.events[: len(await service.said(1))]] == ["b"]  # type: ignore[index] # a JSON object, whose values have no type of their own
 
 
 SIMULATED = {

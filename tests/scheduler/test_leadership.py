@@ -13,7 +13,7 @@ RELEASED = Lease("u", "", "acquired-0", 2, "r9", 1.0)
 
 
 def ours(renewal: int, age_s: float = 0.0, **changed: object) -> Seen:
-    return Seen(replace(OURS, renewed=f"r{renewal}", **changed), True, age_s)  # type: ignore[arg-type]
+    return Seen(replace(OURS, renewed=f"r{renewal}", **changed), True, age_s)  # type: ignore[arg-type] # fields of several types in one mapping
 
 
 def theirs(renewal: int) -> Seen:

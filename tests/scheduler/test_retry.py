@@ -40,7 +40,7 @@ class Waiting:
 
     def refuse(self, *names: str, **changes: str) -> None:
         for name in names:
-            self.world.put_pod(pod(BIG, name=name, unschedulable=True, **changes))  # type: ignore[arg-type]
+            self.world.put_pod(pod(BIG, name=name, unschedulable=True, **changes))  # type: ignore[arg-type] # fields of several types in one mapping
             assert self.ask(name).nodes is None
 
     def touched(self) -> list[str]:
@@ -79,7 +79,7 @@ async def test_a_pod_refused_just_before_the_watch_shows_the_room_is_touched() -
         assert waiting.touched() == []  # left to kube-scheduler so long
         await waiting.pass_time(0.7)
         assert waiting.touched() == ["a"]
-        assert waiting.world.api.bodies[-1]["metadata"]["uid"] == "uid-a"  # type: ignore[index]
+        assert waiting.world.api.bodies[-1]["metadata"]["uid"] == "uid-a"  # type: ignore[index] # a JSON object, whose values have no type of their own
         assert waiting.value("slotwise_waiting_pods_touched_total", outcome="sent") == 1
         assert waiting.ask("a").nodes == ("n1",)
         assert waiting.value("slotwise_waiting_pods") == 0

@@ -46,7 +46,7 @@ def pod(
 
 def ours(*containers: JsonObject, **fields: object) -> JsonObject:
     """A pod as it is once `/webhook` has made it ours."""
-    return pod(*containers, **{"schedulerName": OURS, **fields})  # type: ignore[arg-type]
+    return pod(*containers, **{"schedulerName": OURS, **fields})  # type: ignore[arg-type] # fields of several types in one mapping
 
 
 def applied(pod: JsonObject, patch: list[Operation]) -> JsonObject:
@@ -74,7 +74,7 @@ class Cluster:
     def __init__(self, nvidia: Mapping[str, object] | None = None, /, **settings: object) -> None:
         self.config = read(yaml.safe_dump({"nvidia": dict(nvidia or {})}))
         self.ledger = Ledger(self.config)
-        self.settings = AdmissionSettings(**settings)  # type: ignore[arg-type]
+        self.settings = AdmissionSettings(**settings)  # type: ignore[arg-type] # fields of several types in one mapping
         self.admission = Admission(self.settings, self.config, self.ledger)
 
     def node(self, name: str, *cards: JsonObject) -> "Cluster":

@@ -133,7 +133,7 @@ class World:
 
     def end(self, uid: str) -> None:
         """The pod is deleted."""
-        self.api.remove("pods", TEAM, self.created.pop(uid)["metadata"]["name"])  # type: ignore[index]
+        self.api.remove("pods", TEAM, self.created.pop(uid)["metadata"]["name"])  # type: ignore[index] # a JSON object, whose values have no type of their own
 
     def record(self) -> Mapping[str, str]:
         """The record's data as stored, empty without one."""

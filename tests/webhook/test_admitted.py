@@ -111,7 +111,7 @@ async def test_an_entry_goes_when_any_replica_has_seen_the_pod_and_leaves_its_re
     async with world(2) as made:
         await made.quota(gpumem=9000)
         assert await made.create(a_pod("a"), made.replicas[0]) == ""
-        revision = int(made.created["uid-a"]["metadata"]["resourceVersion"])  # type: ignore[index]
+        revision = int(made.created["uid-a"]["metadata"]["resourceVersion"])  # type: ignore[index] # a JSON object, whose values have no type of their own
         await made.replicas[0].admissions.stop()  # the writer is gone; the other one tidies up
         made.replicas[0].task.cancel()
         await made.seen()
@@ -141,7 +141,7 @@ async def test_a_missing_record_begins_with_a_list() -> None:
         await made.quota(gpumem=1500)
         (replica,) = made.replicas
         made.put(a_pod("old"))
-        revision = int(made.created["uid-old"]["metadata"]["resourceVersion"])  # type: ignore[index]
+        revision = int(made.created["uid-old"]["metadata"]["resourceVersion"])  # type: ignore[index] # a JSON object, whose values have no type of their own
         lists = made.calls("list", "pods")
         assert await replica.admit(a_pod("new")) != ()
         made.end("uid-old")

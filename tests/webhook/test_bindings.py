@@ -63,7 +63,7 @@ async def judged(
     resource: str = "pods/binding",
     settings: Mapping[str, object] = MappingProxyType({}),
 ) -> Verdict:
-    bindings = Bindings(AdmissionSettings(**settings), Cluster().config, stored)  # type: ignore[arg-type]
+    bindings = Bindings(AdmissionSettings(**settings), Cluster().config, stored)  # type: ignore[arg-type] # fields of several types in one mapping
     return await bindings.judge(given, "default", "a", resource, by)
 
 

@@ -98,7 +98,7 @@ def without_ours(pod: JsonObject) -> JsonObject:
     """The pod less what we may write: the rest must be as it came."""
     rest = deepcopy(pod)
     for kind in ("annotations", "labels"):
-        held = rest["metadata"].get(kind) or {}  # type: ignore[attr-defined]
+        held = rest["metadata"].get(kind) or {}  # type: ignore[attr-defined] # a JSON object, whose values have no type of their own
         for key in PROTECTED if kind == "annotations" else PROTECTED[:1]:
             held.pop(key, None)
     spec = rest["spec"]

@@ -43,7 +43,7 @@ async def served(made: World) -> AsyncIterator[Served]:
     settings = Settings(
         admission=AdmissionSettings(quota_counts=ADMITTED, foreign_schedulers=frozenset("*")),
         own_namespace=OWN,
-        **LOCAL,  # type: ignore[arg-type]
+        **LOCAL,  # type: ignore[arg-type] # fields of several types in one mapping
     )
     service = WebhookService(settings, replica.ledger, replica.feed, client=replica.client)
     await service.start()

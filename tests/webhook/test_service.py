@@ -39,7 +39,7 @@ class Feed:
 async def test_both_ports(tmp_path: Path) -> None:
     tls, feed = Tls(tmp_path), Feed("the pods are not listed yet")
     tls.write_fresh()
-    settings = Settings(cert_file=tls.certificate, key_file=tls.key, **LOCAL)  # type: ignore[arg-type]
+    settings = Settings(cert_file=tls.certificate, key_file=tls.key, **LOCAL)  # type: ignore[arg-type] # fields of several types in one mapping
     service = WebhookService(settings, Cluster().ledger, feed)
     await service.start()
     try:
@@ -65,7 +65,7 @@ async def test_both_ports(tmp_path: Path) -> None:
 
 
 async def test_without_a_certificate_it_is_plain_http_and_without_a_feed_ready() -> None:
-    service = WebhookService(Settings(**LOCAL), Cluster().ledger)  # type: ignore[arg-type]
+    service = WebhookService(Settings(**LOCAL), Cluster().ledger)  # type: ignore[arg-type] # fields of several types in one mapping
     await service.start()
     async with running(service.listeners(), drain=service.drain) as server, aiohttp.ClientSession() as session:
         async with session.post(server.url("/validate"), json=review(pod(container()))) as answer:
@@ -96,7 +96,7 @@ async def test_a_changed_certificate_is_looked_for_while_started(tmp_path: Path)
 
 @pytest.mark.parametrize("path", ["/webhook", "/validate"])
 async def test_pods_are_judged_where_they_arrive(path: str) -> None:
-    service, at_once = WebhookService(Settings(**LOCAL), Cluster().ledger), list[int]()  # type: ignore[arg-type]
+    service, at_once = WebhookService(Settings(**LOCAL), Cluster().ledger), list[int]()  # type: ignore[arg-type] # fields of several types in one mapping
     listeners = service.listeners()
     listeners[0].app[QUICK].followers.append(lambda: at_once.append(1))
     async with running(listeners, drain=service.drain) as server, aiohttp.ClientSession() as session:
@@ -112,7 +112,7 @@ async def test_bindings_of_others_are_judged_by_the_pod_that_is_stored(as_drop_i
     await api.start()
     stored = api.put("pods", {"metadata": {"name": "a", "namespace": "default"}, **ours(container(gpu=1))})
     async with KubeClient(explicit_access(api.url), ClientSettings(user_agent="tests")) as client:
-        service = WebhookService(Settings(**LOCAL), Cluster().ledger, client=client)  # type: ignore[arg-type]
+        service = WebhookService(Settings(**LOCAL), Cluster().ledger, client=client)  # type: ignore[arg-type] # fields of several types in one mapping
         if as_drop_in:
             metrics = RequestMetrics(service.registry)
             app = new_app(client_max_size=2**20, metrics=metrics, log=logging.getLogger("tests"))

@@ -128,7 +128,7 @@ class FakeApi:
         self.oldest = self.revision + 1
 
     def server_state(self) -> dict[str, str]:
-        return {uid: pod["metadata"]["resourceVersion"] for uid, pod in self.pods.items()}  # type: ignore[index]
+        return {uid: pod["metadata"]["resourceVersion"] for uid, pod in self.pods.items()}  # type: ignore[index] # a JSON object, whose values have no type of their own
 
     # --- requests ---
 

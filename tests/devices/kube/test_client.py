@@ -633,7 +633,7 @@ BAD_SETTINGS = {
 @pytest.mark.parametrize(("values", "named"), BAD_SETTINGS.values(), ids=BAD_SETTINGS)
 def test_settings_that_make_no_sense(values: dict[str, float], named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        ClientSettings(**{"user_agent": "t"} | values)  # type: ignore[arg-type]
+        ClientSettings(**{"user_agent": "t"} | values)  # type: ignore[arg-type] # fields of several types in one mapping
 
 
 def test_no_time_out_means_the_default_never_forever() -> None:

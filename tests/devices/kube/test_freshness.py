@@ -57,7 +57,7 @@ class Scene:
             raise asyncio.CancelledError
 
     def freshness(self, own_pod: OwnPod | None = ME, **options: object) -> Freshness:
-        return Freshness(self, self, own_pod, clock=lambda: self.now_s, sleep=self.sleep, **options)  # type: ignore[arg-type]
+        return Freshness(self, self, own_pod, clock=lambda: self.now_s, sleep=self.sleep, **options)  # type: ignore[arg-type] # fields of several types in one mapping
 
     async def beats(self, freshness: Freshness, count: int) -> None:
         self.beats_left = count

@@ -42,7 +42,7 @@ class Bench:
             PODS,
             decode,
             self.holder,
-            ReflectorSettings(**settings),  # type: ignore[arg-type]
+            ReflectorSettings(**settings),  # type: ignore[arg-type] # fields of several types in one mapping
             metadata=self.metadata,
             metrics=ReflectorMetrics(self.registry),
             clock=lambda: self.now_s,
@@ -567,4 +567,4 @@ BAD_SETTINGS = {
 @pytest.mark.parametrize(("values", "named"), BAD_SETTINGS.values(), ids=BAD_SETTINGS)
 def test_settings_that_make_no_sense(values: dict[str, float], named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        ReflectorSettings(**values)  # type: ignore[arg-type]
+        ReflectorSettings(**values)  # type: ignore[arg-type] # fields of several types in one mapping

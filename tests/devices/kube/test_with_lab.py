@@ -73,7 +73,7 @@ def versions(lab: ApiServer) -> dict[str, str]:
 
 def annotations(stored: JsonObject | None) -> object:
     assert stored is not None
-    return stored["metadata"].get("annotations")  # type: ignore[attr-defined]
+    return stored["metadata"].get("annotations")  # type: ignore[attr-defined] # a JSON object, whose values have no type of their own
 
 
 @asynccontextmanager
@@ -214,7 +214,7 @@ async def test_reply_lost_after_a_binding(lab: ApiServer, client: KubeClient) ->
     with pytest.raises(OutcomeUnknown):
         await client.bind("ns", "p", binding, 5)
     stored = await client.get_pod("ns", "p")
-    assert stored["spec"]["nodeName"] == "n1"  # type: ignore[index]
+    assert stored["spec"]["nodeName"] == "n1"  # type: ignore[index] # a JSON object, whose values have no type of their own
     assert annotations(stored) == {"a": "b"}
     with pytest.raises(Conflict):
         await client.bind("ns", "p", binding, 5)
@@ -223,7 +223,7 @@ async def test_reply_lost_after_a_binding(lab: ApiServer, client: KubeClient) ->
 async def test_preconditions_of_a_patch(lab: ApiServer, client: KubeClient) -> None:
     await client.create(PODS, pod("p"), "ns")
     stored = await client.get_pod("ns", "p")
-    version = stored["metadata"]["resourceVersion"]  # type: ignore[index]
+    version = stored["metadata"]["resourceVersion"]  # type: ignore[index] # a JSON object, whose values have no type of their own
     body: JsonObject = {"metadata": {"resourceVersion": version, "annotations": {"a": "1"}}}
     await client.patch_pod("ns", "p", body)
     with pytest.raises(Conflict):

@@ -107,7 +107,7 @@ def test_shares_without_a_count_come_to_us_and_get_no_card() -> None:
     """AMD-1."""
     verdict = admitted({MEMORY: 4000})
     assert resources_of(verdict) == ({MEMORY: "4000"}, {})
-    assert verdict.pod["spec"]["schedulerName"] == "hami-scheduler"  # type: ignore[index]
+    assert verdict.pod["spec"]["schedulerName"] == "hami-scheduler"  # type: ignore[index] # a JSON object, whose values have no type of their own
     assert filtered(mi210(), {MEMORY: 4000}).outcome == "plain"
 
 

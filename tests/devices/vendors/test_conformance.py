@@ -226,13 +226,13 @@ def test_21_three_moore_threads_cards() -> None:
     verdict = admitted({"mthreads.com/vgpu": 3})
     limits, _ = resources_of(verdict)
     assert limits == {"mthreads.com/vgpu": "3", "mthreads.com/sgpu-core": "48", "mthreads.com/sgpu-memory": "288"}
-    assert verdict.pod["metadata"]["annotations"] == {"mthreads.com/request-gpu-num": "3"}  # type: ignore[index]
+    assert verdict.pod["metadata"]["annotations"] == {"mthreads.com/request-gpu-num": "3"}  # type: ignore[index] # a JSON object, whose values have no type of their own
 
 
 def test_22_two_iluvatar_cards() -> None:
     verdict = admitted({"iluvatar.ai/BI-V150-vgpu": 2})
     assert resources_of(verdict)[0] == {"iluvatar.ai/BI-V150-vgpu": "2", "iluvatar.ai/BI-V150.vCore": "200"}
-    assert verdict.pod["spec"]["containers"][0]["env"] == [{"name": "SOL_CONTINER_NAME", "value": "main"}]  # type: ignore[index]
+    assert verdict.pod["spec"]["containers"][0]["env"] == [{"name": "SOL_CONTINER_NAME", "value": "main"}]  # type: ignore[index] # a JSON object, whose values have no type of their own
 
 
 @pytest.mark.parametrize("key", sorted(key for key, vendor in VENDORS.items() if vendor.uuid_keys))

@@ -40,7 +40,7 @@ def world(*vendors: Vendor, **fields: int) -> World:
 
 
 def ask(vendor: Vendor, count: int = 1, name: str = "a", **fields: object) -> Pod:
-    return pod_with(asking("main", share(vendor, count)), name=name, **fields)  # type: ignore[arg-type]
+    return pod_with(asking("main", share(vendor, count)), name=name, **fields)  # type: ignore[arg-type] # fields of several types in one mapping
 
 
 def reasons(text: str, cards: int) -> set[Reason]:

@@ -53,7 +53,7 @@ def test_a_total_is_all_of_every_card() -> None:
 def test_the_variable_is_the_users_where_it_is_there() -> None:
     own = [{"name": NAME, "value": "mine"}]
     verdict = admitted({GPU: 1}, env=own)
-    assert verdict.pod["spec"]["containers"][0]["env"] == own  # type: ignore[index]
+    assert verdict.pod["spec"]["containers"][0]["env"] == own  # type: ignore[index] # a JSON object, whose values have no type of their own
     assert NAME not in str(admitted({"iluvatar.ai/BI-V150.vMem": 1}).pod)
 
 

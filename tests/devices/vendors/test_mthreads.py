@@ -39,7 +39,7 @@ def test_only_what_is_missing_is_added(
     """MTH-1: limits that the user gave were overwritten, and the API server refused the pod."""
     verdict = admitted(limits, requests)
     assert resources_of(verdict) == (expected, {name: str(value) for name, value in requests.items()})
-    annotations = verdict.pod["metadata"].get("annotations", {})  # type: ignore[attr-defined]
+    annotations = verdict.pod["metadata"].get("annotations", {})  # type: ignore[attr-defined] # a JSON object, whose values have no type of their own
     assert annotations == ({NUMBER: str(limits[GPU])} if limits[GPU] != 1 else {})
 
 
