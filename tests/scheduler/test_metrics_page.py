@@ -248,7 +248,7 @@ async def test_pages_prepared_without_a_pause_held_up_every_decision_after_a_sta
     monkeypatch.setattr("scheduler.metrics_page.asyncio.sleep", noted)
     source = LedgerPage(many_nodes(20), clock=count().__next__)  # every slice is over at once
     preparing = asyncio.create_task(source.prepare())
-    while len(pauses) < 5:
+    while len(pauses) < 5 and not preparing.done():
         await sleep(0)
     assert set(pauses) == {0.02}
     asked = asyncio.create_task(source.blocks())  # from now on somebody waits
