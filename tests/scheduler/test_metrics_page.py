@@ -250,7 +250,7 @@ async def test_pages_prepared_without_a_pause_held_up_every_decision_after_a_sta
     preparing = asyncio.create_task(source.prepare())
     while len(pauses) < 5 and not preparing.done():
         await sleep(0)
-    assert set(pauses) == {0.02}
+    assert set(pauses) == {0.005}
     asked = asyncio.create_task(source.blocks())  # from now on somebody waits
     await asyncio.wait({preparing, asked})
     assert set(pauses[7:]) == {0.0}
