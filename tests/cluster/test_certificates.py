@@ -95,7 +95,7 @@ class Kept:
         )
         self.replicas = [self._start(f"webhook-{number}") for number in (1, 2)]
         for replica in self.replicas:
-            replica.child.wait_until(lambda plain=replica.plain: answers(plain, "/readyz"), START_S, "it is ready")  # type: ignore[misc]
+            replica.child.wait_until(lambda plain=replica.plain: answers(plain, "/readyz"), START_S, "it is ready")  # type: ignore[misc]  # a lambda's default has no type
 
     def _start(self, name: str) -> Process:
         child = Child(

@@ -1,5 +1,7 @@
 """The life of a reservation: made by a decision, released by what is said of the pod, never while its Binding is under way."""
 
+from collections.abc import Callable
+
 import pytest
 
 from devices.annotations import mig_reservations
@@ -80,7 +82,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_what_releases_it(ledger: Ledger, end) -> None:  # type: ignore[no-untyped-def]
+def test_what_releases_it(ledger: Ledger, end: Callable[[Ledger], object]) -> None:
     end(ledger)
     assert (used(ledger), charged(ledger)) == NOTHING
     assert ledger.reservation("uid-a") is None
@@ -98,7 +100,7 @@ STAYS = {
 
 
 @pytest.mark.parametrize("event", STAYS.values(), ids=STAYS)
-def test_what_does_not(ledger: Ledger, event) -> None:  # type: ignore[no-untyped-def]
+def test_what_does_not(ledger: Ledger, event: Callable[[Ledger], object]) -> None:
     event(ledger)
     assert (used(ledger), charged(ledger)) == FULL
     assert ledger.reservation("uid-a") is not None

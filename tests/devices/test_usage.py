@@ -190,7 +190,7 @@ DONE = {
 
 @pytest.mark.parametrize(("of", "done"), DONE.values(), ids=DONE)
 def test_init_done(of: object, done: bool) -> None:
-    assert init_done(of) is done  # type: ignore[arg-type]
+    assert init_done(of) is done  # type: ignore[arg-type]  # the table's pods, of a mixed tuple
 
 
 # The cards of a node

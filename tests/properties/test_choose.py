@@ -119,7 +119,7 @@ policies = st.sets(st.sampled_from(["mutex", "topology-aware", "spread"]))
 def test_what_a_walk_gives_its_cards_have_and_the_quota_pays(
     states: list[CardState], asked: object, rules: dict[str, str], words: set[str], headroom: Headroom | None
 ) -> None:
-    asks = walk(asked, rules, policies=words, headroom=headroom, vendor=VENDOR)  # type: ignore[arg-type]
+    asks = walk(asked, rules, policies=words, headroom=headroom, vendor=VENDOR)  # type: ignore[arg-type]  # drawn from `requests`
     found = collect(states, asks)
     if isinstance(found, Refusal):
         assert set(found.counts) <= set(Reason)
@@ -150,6 +150,6 @@ def test_what_a_walk_gives_its_cards_have_and_the_quota_pays(
 def test_a_limit_that_is_not_reached_changes_nothing(
     states: list[CardState], asked: object, rules: dict[str, str], words: set[str]
 ) -> None:
-    free = collect(states, walk(asked, rules, policies=words, vendor=VENDOR))  # type: ignore[arg-type]
+    free = collect(states, walk(asked, rules, policies=words, vendor=VENDOR))  # type: ignore[arg-type]  # drawn from `requests`
     wide = Headroom(10**9, 10**9, 10**9)
-    assert collect(states, walk(asked, rules, policies=words, headroom=wide, vendor=VENDOR)) == free  # type: ignore[arg-type]
+    assert collect(states, walk(asked, rules, policies=words, headroom=wide, vendor=VENDOR)) == free  # type: ignore[arg-type]  # drawn from `requests`

@@ -102,7 +102,7 @@ async def served(
         Settings(**{**LOCAL, **settings}),
         api,
         ledger,
-        feed,  # type: ignore[arg-type]
+        feed,  # type: ignore[arg-type]  # a stand-in with what the service uses
         registry=CollectorRegistry(),
     )
     for node in nodes:

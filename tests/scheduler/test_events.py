@@ -195,7 +195,7 @@ async def test_work_for_later_runs_after_the_answer_and_its_faults_stay_there(
             raise KeyError(name)
 
     for name in "ab":
-        one.events.later(lambda name=name: work(name))  # type: ignore[misc]
+        one.events.later(lambda name=name: work(name))  # type: ignore[misc]  # a lambda's default has no type
     order.append("answered")
     await settle()
     assert (order, one.sent(), one.counted("failed")) == (["answered", "a", "b"], ["a", "b"], 1)

@@ -151,7 +151,7 @@ class Counted:
 
     def _evaluate(self, state: NodeState, *rest: object) -> Verdict:
         self.evaluated.append(state.name)
-        return evaluate(state, *rest)  # type: ignore[arg-type]
+        return evaluate(state, *rest)  # type: ignore[arg-type]  # passed on as they came
 
 
 def filled(**used_mib: int) -> Ledger:

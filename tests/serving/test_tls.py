@@ -275,7 +275,7 @@ async def test_files_swapped_under_load_drop_no_request(tls: Tls) -> None:
         swapping.clear()
         watching.cancel()
     assert registry.get_sample_value("slotwise_tls_reloads_total", {"outcome": "reloaded"}) == 4.0
-    assert registry.get_sample_value("slotwise_tls_reloads_total", {"outcome": "rejected"}) >= 4.0  # type: ignore[operator]
+    assert registry.get_sample_value("slotwise_tls_reloads_total", {"outcome": "rejected"}) >= 4.0  # type: ignore[operator]  # None fails the test as well
     codes = {
         sample.labels["code"]
         for metric in plain.registry.collect()

@@ -141,7 +141,7 @@ def test_the_patch_is_the_mutation(pod: JsonObject, nvidia: dict[str, object]) -
     assert without_ours(verdict.pod) == without_ours(pod)
     for old, new in zip(all_containers(pod), all_containers(verdict.pod), strict=True):
         env_before, env_after = old.get("env") or [], new.get("env") or []
-        assert env_after[: len(env_before)] == env_before  # type: ignore[index, arg-type]
+        assert env_after[: len(env_before)] == env_before  # type: ignore[index, arg-type]  # raw JSON of pods
         assert limits_of(old).items() <= limits_of(new).items()
 
     again = admission.mutate(verdict.pod, "default")

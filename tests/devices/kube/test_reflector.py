@@ -374,7 +374,7 @@ async def test_list_that_fails_is_made_again(
     api: FakeApi, client: KubeClient, handler: Callable[[web.Request], object], bench: Bench
 ) -> None:
     api.put("a")
-    api.script.extend([handler] * 2)  # type: ignore[list-item]
+    api.script.extend([handler] * 2)  # type: ignore[list-item]  # any answer will do here
     async with bench.running() as reflector:
         await reflector.synced.wait()
         assert bench.in_step()

@@ -189,7 +189,7 @@ def test_registration(document: Mapping[str, object], slots: Mapping[int, int]) 
     listed = DRS.read_node(registered({CAPACITY: document}))
     assert {card.index: card.slots for card in listed.cards} == slots
     assert all(card.uuid == f"n1-enflame-drs-{card.index}" for card in listed.cards)
-    assert bool(listed.problems) == (len(slots) < len(document["devices"]))  # type: ignore[arg-type]
+    assert bool(listed.problems) == (len(slots) < len(document["devices"]))  # type: ignore[arg-type]  # the table's documents have lists there
 
 
 NAMES = {
