@@ -20,7 +20,7 @@ from lab.scenario import (
 )
 from lab.scheduling_queue import Backoff
 
-HASTY = ClusterSettings(Backoff(initial_s=0.02, longest_s=0.1, flush_s=0.2), settle_s=0.3)
+HASTY = ClusterSettings(Backoff(initial_s=0.02, longest_s=0.1, flush_s=0.2), settle_s=1.0)
 
 HEAD = """\
 name: small
