@@ -120,15 +120,10 @@ def test_help_names_commands_and_scenarios() -> None:
 
 
 def test_keep_leaves_a_cluster_until_interrupted(small: Path) -> None:
-    command = [sys.executable, "-c", "from cli.lab import app; app()", str(small), "--keep"]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell starts what runs in its background with SIGINT ignored, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as process:
+    # A shell starts what runs in its background with SIGINT ignored, and children inherit that.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{heard}; from cli.lab import app; app()", str(small), "--keep"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
             lines = [process.stderr.readline() for _ in range(2)]
