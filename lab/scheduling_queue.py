@@ -1,6 +1,7 @@
 """The queue of kube-scheduler: pods to try now, pods in back-off, and pods that wait for the cluster to change."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -43,7 +44,7 @@ class SchedulingQueue:
         self._backoff = backoff
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
-        self._active: dict[str, None] = {}
+        self._active: OrderedDict[str, None] = OrderedDict()
         self._wake = asyncio.Event()
         self._changes = 0
         self._changes_at_take = 0
@@ -74,8 +75,7 @@ class SchedulingQueue:
         while not self._active:
             self._wake.clear()
             await self._wake.wait()
-        uid = next(iter(self._active))
-        del self._active[uid]
+        uid, _ = self._active.popitem(last=False)
         self._entries[uid].attempts += 1
         self._changes_at_take = self._changes
         return uid

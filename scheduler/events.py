@@ -14,6 +14,7 @@ from devices.kube.errors import KubeError
 from devices.kube.protocols import EventWriter, JsonObject
 from devices.node_lock import rfc3339
 from devices.objects import Pod
+from devices.recent import Recent
 from scheduler.clock import Clock
 from scheduler.diagnosis import EventText, shortened
 
@@ -87,7 +88,7 @@ class Events:
         self._wake = asyncio.Event()
         self._tokens = float(budget.burst)
         self._filled_at = clock.now()
-        self._sent: dict[tuple[str, EventText], float] = {}
+        self._sent: Recent[tuple[str, EventText], float] = Recent(self._REMEMBERED)
         self._number = 0
         self._task: asyncio.Task[None] | None = None
         self._count = Counter(
@@ -101,15 +102,14 @@ class Events:
         """Queue an Event, or count it as repeated or dropped."""
         now = self._clock.now()
         key = (pod.uid, event)
-        if now - self._sent.get(key, -self._REPEAT_S) < self._REPEAT_S:
+        sent_at = self._sent.get(key)
+        if sent_at is not None and now - sent_at < self._REPEAT_S:
             self._count.labels("repeated").inc()
             return
         if len(self._queue) >= self._budget.queue:
             self._count.labels("dropped").inc()
             return
-        self._sent[key] = now
-        while len(self._sent) > self._REMEMBERED:
-            del self._sent[next(iter(self._sent))]
+        self._sent.put(key, now)
         self._queue.append((pod, event))
         self._wake.set()
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
@@ -51,7 +52,7 @@ class Handshake:
         self._keys = tuple(dict.fromkeys(vendor.handshake for vendor in vendors if vendor.handshake))
         self._mode = mode
         self._leads = leads
-        self._changed: dict[str, None] = {}
+        self._changed: OrderedDict[str, None] = OrderedDict()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -91,8 +92,7 @@ class Handshake:
             await self._wake.wait()
             self._wake.clear()
             while self._changed:
-                name = next(iter(self._changed))
-                del self._changed[name]
+                name, _ = self._changed.popitem(last=False)
                 answers = self._answers(name)
                 if answers and self._leads():
                     try:

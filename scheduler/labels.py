@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections import OrderedDict
 from typing import Final
 
 import msgspec
@@ -36,7 +37,7 @@ class Labels:
         self._api = api
         self._clock = clock
         self._lead = lead
-        self._lacking: dict[str, None] = {}
+        self._lacking: OrderedDict[str, None] = OrderedDict()
         self._wake = asyncio.Event()
         self._failing = False
         self._task: asyncio.Task[None] | None = None

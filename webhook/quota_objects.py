@@ -20,6 +20,7 @@ from devices.model import NO_CHARGE
 from devices.node_lock import rfc3339
 from devices.objects import Quota
 from devices.quota import PREFIX, amounts, limits_of, quota_problems
+from devices.recent import Recent
 from devices.scopes import scope_of
 
 __all__ = ["USED_ANNOTATION", "QuotaAnnotations", "QuotaEvents", "QuotaPatcher", "used_text"]
@@ -52,7 +53,7 @@ class QuotaEvents:
         self._ledger = ledger
         self._now = now
         self._queue: asyncio.Queue[tuple[Quota, str]] = asyncio.Queue(_QUEUE)
-        self._said: dict[str, None] = {}
+        self._said: Recent[str, None] = Recent(_QUEUE)
         self._count = Counter(
             "slotwise_quota_events",
             "Warnings on quota objects by outcome: sent, known (another replica was faster), dropped, failed.",
@@ -66,9 +67,7 @@ class QuotaEvents:
             name = _event_name(quota, text)
             if name in self._said:
                 continue
-            self._said[name] = None
-            if len(self._said) > _QUEUE:
-                del self._said[next(iter(self._said))]
+            self._said.put(name, None)
             try:
                 self._queue.put_nowait((quota, text))
             except asyncio.QueueFull:

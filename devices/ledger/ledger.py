@@ -21,6 +21,7 @@ from devices.ledger.values import ADMITTED, PLACED, Charged, Holding, Phase, Res
 from devices.model import NO_CHARGE, Allocation, Charge, Entry, MigReservation
 from devices.objects import Pod, Quota
 from devices.quota import UnplacedCharge, unplaced_charge
+from devices.recent import Recent
 from devices.requests import PodRequest, pod_request, roles
 from devices.scopes import facts_of
 from devices.usage import Tenancy, charge_of, holds_of, init_done
@@ -75,8 +76,8 @@ class Ledger(NodeBooks, CostBooks):
         self._with_instances = tuple(vendor for vendor in config.vendors if vendor.hands_out_instances)
         self._pods: dict[str, _PodBook] = {}
         self._reserving: dict[str, _PodBook] = {}
-        self._gone: dict[str, None] = {}
-        self._ended: dict[str, int] = {}
+        self._gone: Recent[str, None] = Recent(_GONE_KEPT)
+        self._ended: Recent[str, int] = Recent(_ENDED_KEPT)
         self._unplaced: set[str] = set()
         self._prices_stale = False
         self._pod_problems: dict[str, str] = {}
@@ -108,7 +109,8 @@ class Ledger(NodeBooks, CostBooks):
         if book is None:
             if not self._matters(pod):
                 return
-            if not by_watch and uid in self._ended and revision(pod) <= self._ended[uid]:
+            ended_at = self._ended.get(uid)
+            if not by_watch and ended_at is not None and revision(pod) <= ended_at:
                 return  # a read of ours came back after the pod had finished: no event would end it again
             if pod.is_finished:
                 if by_watch:
@@ -145,18 +147,14 @@ class Ledger(NodeBooks, CostBooks):
 
     def delete_pod(self, uid: str) -> None:
         """A pod that is gone: it holds nothing, whatever returns late."""
-        self._gone[uid] = None
-        if len(self._gone) > _GONE_KEPT:
-            del self._gone[next(iter(self._gone))]
+        self._gone.put(uid, None)
         book = self._pods.get(uid)
         if book is not None and book.shown_at is not None:
             self._note_ended(book.pod)
         self._drop(uid)
 
     def _note_ended(self, pod: Pod) -> None:
-        self._ended[pod.uid] = revision(pod)
-        if len(self._ended) > _ENDED_KEPT:
-            del self._ended[next(iter(self._ended))]
+        self._ended.put(pod.uid, revision(pod))
 
     def shown(self, uid: str) -> int | None:
         """The revision at which the watch last showed the pod, living or ended; None for one never shown or long forgotten."""
