@@ -119,6 +119,7 @@ class Columns:
         self._dead = 0
         self.cards: list[Card | None] = []
         self._rows_by_uuid: dict[str, list[int]] | None = None
+        self._starts_and_counts: tuple[Numbers, Numbers] | None = None
         self._owner: Numbers = np.zeros(_FIRST_ROWS, np.int64)
         self._kind: Numbers = np.zeros(_FIRST_ROWS, np.int64)
         self._numa: Numbers = np.zeros(_FIRST_ROWS, np.int64)
@@ -204,11 +205,14 @@ class Columns:
 
     def spans(self) -> tuple[Numbers, Numbers]:
         """By slot: the first row of the node's cards, which are in a row, and how many they are."""
-        owner = self.owner
-        start = np.zeros(self.slots, np.int64)
-        first = np.flatnonzero(owner[1:] != owner[:-1]) + 1
-        start[owner[first]] = first
-        return start, np.bincount(owner, minlength=self.slots)
+        known = self._starts_and_counts
+        if known is None:
+            owner = self.owner
+            start = np.zeros(self.slots, np.int64)
+            first = np.flatnonzero(owner[1:] != owner[:-1]) + 1
+            start[owner[first]] = first
+            known = self._starts_and_counts = start, np.bincount(owner, minlength=self.slots)
+        return known
 
     def follow(self, cluster: Cluster) -> None:
         """Show the cluster as it is now."""
@@ -257,6 +261,7 @@ class Columns:
             self._spans.append(range(0))
             if slot >= self.slots:
                 length = 2 * self.slots
+                self._starts_and_counts = None
                 self.changed_at = _longer(self.changed_at, length)
                 self._scores = _longer(self._scores, length)
                 self._ranks = _longer(self._ranks, length)
@@ -279,7 +284,7 @@ class Columns:
         self._kind[span.start : span.stop] = NOBODY
         for row in span:
             self.cards[row] = None
-        self._rows_by_uuid = None
+        self._rows_by_uuid = self._starts_and_counts = None
         self._dead += len(span)
         self._spans[slot] = range(0)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from devices.reasons import NODE_INSUFFICIENT_DEVICE, NODE_UNREGISTERED, Reason
+from scheduler.failed_nodes import FailedNodes
 from scheduler.pipeline import Decision
 from scheduler.policies import NODE_POLICIES
 
@@ -111,6 +112,9 @@ def _mig_hint(decision: Decision) -> Iterable[str]:
 
 def unresolvable(decision: Decision) -> Mapping[str, str]:
     """Nodes that no freed card would help: unregistered, of a wrong type, or with too few cards."""
+    failed = decision.failed
+    if isinstance(failed, FailedNodes):
+        return failed.unresolvable
     found: dict[str, str] = {}
     for verdict, names in decision.refusals:
         if verdict.is_unresolvable:

@@ -74,10 +74,10 @@ class Decision:
         return len(self.verdicts) + len(self.unregistered)
 
     @property
-    def failed(self) -> dict[str, str]:
+    def failed(self) -> Mapping[str, str]:
         """Why each evaluated node was refused, as `FailedNodes` words it."""
         if self._refused is not None:
-            return {**self._refused.texts, **dict.fromkeys(self.unregistered, NODE_UNREGISTERED)}
+            return self._refused.failed
         worded: dict[int, str] = {}  # by object: equal refusals are mostly one
         failed = {}
         for name, verdict in self.verdicts.items():

@@ -3,13 +3,12 @@
 Nodes that the walk over columns cannot tell have the exact evaluator's verdicts. Equal refusals are one object.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from devices.fit import Refusal
 from devices.model import NodeState
@@ -17,6 +16,7 @@ from devices.reasons import Reason
 from scheduler.ask import Ask
 from scheduler.columns import LARGEST, Columns, Flags, Numbers
 from scheduler.evaluate import Headrooms, NotFit, Verdict
+from scheduler.failed_nodes import FailedNodes
 from scheduler.needs import REASONS, Needs
 from scheduler.offer import Offer
 from scheduler.walks import CARDS, HAS_MIG, MAY_GIVE_SEVERAL, PASSING, Told, Walks
@@ -31,16 +31,15 @@ _VERDICTS_A_SLOT = 4
 
 @dataclass(frozen=True)
 class Refused:
-    """Why each of `names` is refused: `codes` say by place which of `verdicts` it is."""
+    """Why each of the offered nodes is refused: `codes` say by place in the offer which of `verdicts` it is."""
 
-    names: tuple[str, ...]
-    array: NDArray[np.object_]
+    offer: Offer
     codes: Numbers
     verdicts: Sequence[NotFit]
 
     def by_name(self) -> dict[str, Verdict]:
         """Verdicts in the order of the names."""
-        return dict(zip(self.names, map(self.verdicts.__getitem__, self.codes.tolist()), strict=True))
+        return dict(zip(self.offer.names, map(self.verdicts.__getitem__, self.codes.tolist()), strict=True))
 
     @cached_property
     def groups(self) -> Sequence[tuple[NotFit, Sequence[str]]]:
@@ -49,17 +48,15 @@ class Refused:
         ordered = self.codes[places]
         bounds = [*np.flatnonzero(np.diff(ordered, prepend=-1)).tolist(), len(ordered)]
         found = [
-            (int(places[start]), self.verdicts[ordered[start]], self.array[places[start:end]].tolist())
+            (int(places[start]), self.verdicts[ordered[start]], self.offer.array[places[start:end]].tolist())
             for start, end in pairwise(bounds)
         ]
         return tuple((verdict, names) for _, verdict, names in sorted(found, key=lambda group: group[0]))
 
-    @cached_property
-    def texts(self) -> Mapping[str, str]:
-        """Each node's entry in `FailedNodes`."""
-        codes = self.codes.tolist()
-        text = {code: self.verdicts[code].text for code in set(codes)}
-        return dict(zip(self.names, map(text.__getitem__, codes), strict=True))
+    @property
+    def failed(self) -> FailedNodes:
+        """Each node's entry in the answer, nodes without cards among them."""
+        return FailedNodes.of(self.offer, self.codes, self.verdicts)
 
 
 def _distinct(table: Numbers) -> tuple[Numbers, Numbers]:
@@ -104,7 +101,7 @@ class Refusals:
             if not isinstance(verdict, NotFit):
                 raise AssertionError(f"slot {slot} is refused, but its verdict is {verdict}")
             self._codes[slot] = self._number(verdict)
-        return Refused(offer.names, offer.array, self._codes[slots], self._verdicts)
+        return Refused(offer, self._codes[slots], self._verdicts)
 
     def _follow(self, columns: Columns, slots: Numbers) -> None:
         if len(self._at) < columns.slots or len(self._verdicts) > _VERDICTS_A_SLOT * columns.slots:

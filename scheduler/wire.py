@@ -13,6 +13,7 @@ from devices.objects import Node, Pod, node_of, pod_of
 from scheduler.bind import BindRequest
 from scheduler.engine import Filtered
 from scheduler.errors import RequestError
+from scheduler.failed_nodes import FailedNodes
 
 __all__ = [
     "BindingResult",
@@ -27,13 +28,17 @@ __all__ = [
 ]
 
 
+Written = dict[str, str] | orjson.Fragment
+"""A JSON object, or one that is written already."""
+
+
 class FilterResult(TypedDict):
-    """`ExtenderFilterResult`."""
+    """`ExtenderFilterResult`, for `orjson` to write."""
 
     Nodes: object
     NodeNames: list[str] | None
-    FailedNodes: dict[str, str] | None
-    FailedAndUnresolvableNodes: dict[str, str] | None
+    FailedNodes: Written | None
+    FailedAndUnresolvableNodes: Written | None
     Error: str
 
 
@@ -196,19 +201,24 @@ def encode_filter(filtered: Filtered, args: FilterArgs, every_refusal: bool = Fa
     if filtered.error:
         return failed_filter(filtered.error)
     result = failed_filter("")
-    hopeless = dict(filtered.unresolvable or {})
-    failed = dict(filtered.failed or {})
-    for name in hopeless:
-        failed.pop(name, None)
     if filtered.nodes is not None:
         if args.nodes is not None:
             result["Nodes"] = {"metadata": {}, "items": _chosen(filtered.nodes, args)}
         else:
             result["NodeNames"] = list(filtered.nodes)
     if filtered.nodes is None or every_refusal:
-        result["FailedNodes"] = failed
-        result["FailedAndUnresolvableNodes"] = hopeless or None
+        result["FailedNodes"], result["FailedAndUnresolvableNodes"] = _refusals(filtered)
     return result
+
+
+def _refusals(filtered: Filtered) -> tuple[Written, Written | None]:
+    """Nodes that may fit once cards are freed, and those that will not."""
+    failed = filtered.failed or {}
+    if isinstance(failed, FailedNodes):
+        lost = failed.unresolvable
+        return orjson.Fragment(failed.resolvable.json()), orjson.Fragment(lost.json()) if lost else None
+    hopeless = dict(filtered.unresolvable or {})
+    return {name: text for name, text in failed.items() if name not in hopeless}, hopeless or None
 
 
 def _chosen(names: Sequence[str], args: FilterArgs) -> list[object]:
