@@ -16,6 +16,7 @@ from aiohttp import web
 from serving.connections import Connections
 from serving.drain import Drain
 from serving.errors import BindError
+from serving.heap import steady_heap
 from serving.http_log import HttpLog
 from serving.quick import QUICK, BufferedConnection, QuickConnection, read_buffer
 
@@ -127,7 +128,8 @@ def stop_on_signals(stop: asyncio.Event, hurry: asyncio.Event | None = None, *, 
 
 
 def run(main: Coroutine[object, None, T]) -> T:
-    """Run `main` on uvloop and return what it returns."""
+    """Run `main` on uvloop and return what it returns; the process takes memory from the kernel as a service should, from now on."""
+    steady_heap()
     return uvloop.run(main)
 
 
