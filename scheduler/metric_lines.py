@@ -11,7 +11,7 @@ from typing import Final
 from prometheus_client.utils import floatToGoString
 
 from devices.ledger import Ledger
-from devices.model import NO_CHARGE, CardState, Charge
+from devices.model import NO_CHARGE, CardState, Charge, Entry
 from devices.quota import Limit
 from devices.requests import Role, roles
 from devices.vendor import Vendor
@@ -103,7 +103,9 @@ def _number(value: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    if "\\" in text or '"' in text or "\n" in text:
+        return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return text  # nearly always
 
 
 _CARD = ("node", "device_uuid", "device_index", "device_type")
@@ -155,35 +157,32 @@ QUOTA_FAMILIES: Final = (_QUOTA_USED, _QUOTA_LIMIT)
 """What a namespace is in."""
 
 
+Series = tuple[GaugeFamily, str, float]
+"""Gauge, labels as text, value."""
+
+
 class Lines:
     """Series by the name of their gauge, old names among them where they are wanted."""
 
     def __init__(self, families: Sequence[GaugeFamily], legacy: bool) -> None:
-        self._legacy = legacy
-        self._values: Mapping[str, str] = {}
-        self._labels: dict[str, str] = {}
+        self.legacy = legacy
         self.found: dict[str, list[str]] = {family.name: [] for family in families}
         if legacy:
             self.found.update((family.old_name, []) for family in families if family.old_name)
 
-    def of(self, values: Mapping[str, str]) -> None:
-        """What follows is about these: escaped values by label."""
-        self._values = values
-        self._labels.clear()
+    def add(self, series: Iterable[Series]) -> None:
+        """These series, under their present names."""
+        found = self.found
+        for family, labels, value in series:
+            found[family.name].append(f"{family.name}{labels}{_number(value)}\n")
 
-    def add(self, family: GaugeFamily, value: float) -> None:
-        """One series."""
-        number = f"{_number(value)}\n"
-        self.found[family.name].append(family.name + self._labelled(family.form) + number)
-        if self._legacy and family.old_name:
-            self.found[family.old_name].append(family.old_name + self._labelled(family.old_form) + number)
-
-    def _labelled(self, form: str) -> str:
-        """The labels as text; most gauges of a card have the same."""
-        text = self._labels.get(form)
-        if text is None:
-            text = self._labels[form] = form % self._values
-        return text
+    def add_old(self, values: Mapping[str, str], series: Iterable[Series]) -> None:
+        """The same once more under the names and with the labels that they had; `values` are escaped already."""
+        if self.legacy:
+            for family, _, value in series:
+                if family.old_name:
+                    line = f"{family.old_name}{family.old_form % values}{_number(value)}\n"
+                    self.found[family.old_name].append(line)
 
 
 def node_lines(ledger: Ledger, node: str, legacy: bool) -> Mapping[str, list[str]]:
@@ -198,47 +197,68 @@ def node_lines(ledger: Ledger, node: str, legacy: bool) -> Mapping[str, list[str
     return lines.found
 
 
+# A large cluster has 320,000 series of cards and pods: their labels are put together here, the others' by their forms.
+
+
 def _card(lines: Lines, node: str, state: CardState) -> None:
     card = state.card
-    values = {
-        "node": node,
-        "device_uuid": _escaped(card.uuid),
-        "device_index": str(card.index),
-        "device_type": _escaped(card.model),
-        "device_cores": str(state.used_cores),
-        "device_memory_limit": str(card.memory_mib),
-    }
-    lines.of(values)
-    lines.add(_MEMORY_LIMIT, card.memory_mib * _MIB)
-    lines.add(_CORE_LIMIT, card.cores)
-    lines.add(_MEMORY, state.used_memory_mib * _MIB)
-    lines.add(_CORES, state.used_cores)
-    lines.add(_SHARED, state.used_slots)
-    lines.add(_OVERVIEW, state.used_memory_mib * _MIB)
+    model, uuid = _escaped(card.model), _escaped(card.uuid)
+    place = f'device_type="{model}",device_uuid="{uuid}",node="{node}",zone="{_ZONE}"}} '
+    plain = f'{{device_index="{card.index}",{place}'
+    with_cores = f'{{device_cores="{state.used_cores}",device_index="{card.index}",{place}'
+    used_bytes = state.used_memory_mib * _MIB
+    series: list[Series] = [
+        (_MEMORY_LIMIT, plain, card.memory_mib * _MIB),
+        (_CORE_LIMIT, plain, card.cores),
+        (_MEMORY, with_cores, used_bytes),
+        (_CORES, plain, state.used_cores),
+        (_SHARED, plain, state.used_slots),
+        (
+            _OVERVIEW,
+            f'{{device_cores="{state.used_cores}",device_index="{card.index}",device_memory_limit="{card.memory_mib}",{place}',
+            used_bytes,
+        ),
+    ]
     if card.memory_mib > 0:
-        lines.add(_RATIO, state.used_memory_mib / card.memory_mib)
+        series.append((_RATIO, plain, state.used_memory_mib / card.memory_mib))
+    lines.add(series)
+    if lines.legacy:
+        values = {
+            "node": node,
+            "device_uuid": uuid,
+            "device_index": str(card.index),
+            "device_type": model,
+            "device_cores": str(state.used_cores),
+            "device_memory_limit": str(card.memory_mib),
+        }
+        lines.add_old(values, series)
 
 
 def _pods(lines: Lines, ledger: Ledger, node: str, indexes: Mapping[str, str]) -> None:
-    seen: set[tuple[str, ...]] = set()
+    shown = _escaped(node)
+    before = ("", "")
+    seen: set[tuple[int, str]] = set()
     pods = (pod for uid in ledger.tenants(node) if (pod := ledger.pod(uid)) is not None)
-    for pod in sorted(pods, key=lambda p: (p.namespace, p.name, p.uid)):
-        holding = ledger.holding(pod.uid)
-        if holding is None:
+    for namespace, name, uid in sorted([(pod.namespace, pod.name, pod.uid) for pod in pods]):
+        pod, holding = ledger.pod(uid), ledger.holding(uid)
+        if pod is None or holding is None:
             continue
-        for position, (entries, role) in enumerate(zip(holding.allocation, roles(pod), strict=True)):
-            if holding.released and role is Role.INIT:
-                continue  # it has ended and holds nothing any more
-            for uuid in sorted({entry.uuid for entry in entries}):
-                mine = [entry for entry in entries if entry.uuid == uuid]
-                series = (pod.namespace, node, pod.name, str(position), uuid)
+        if before != (namespace, name):
+            before, seen = (namespace, name), set()
+        # What has ended holds nothing any more.
+        ended = [role is Role.INIT for role in roles(pod)] if holding.released else None
+        place = f'namespace="{_escaped(namespace)}",node="{shown}",pod="{_escaped(name)}",zone="{_ZONE}"}} '
+        for position, entries in enumerate(holding.allocation):
+            for uuid, memory_mib, cores in _by_card(entries) if not (ended and ended[position]) else ():
                 # Two pods of one name (the old one terminating) must not spoil the page for everyone.
-                if series not in seen:
-                    seen.add(series)
-                    values = dict(zip(_POD, map(_escaped, series), strict=True))
-                    lines.of(values)
-                    lines.add(_POD_MEMORY, sum(entry.memory_mib for entry in mine) * _MIB)
-                    lines.add(_POD_CORES, sum(entry.cores for entry in mine))
+                if (position, uuid) not in seen:
+                    seen.add((position, uuid))
+                    labels = f'{{container_index="{position}",device_uuid="{_escaped(uuid)}",{place}'
+                    series = ((_POD_MEMORY, labels, memory_mib * _MIB), (_POD_CORES, labels, cores))
+                    lines.add(series)
+                    if lines.legacy:
+                        of_pod = (namespace, node, name, str(position), uuid)
+                        lines.add_old(dict(zip(_POD, map(_escaped, of_pod), strict=True)), series)
         for r in holding.reservations:
             if r.runtime is not None:
                 values = {
@@ -253,8 +273,25 @@ def _pods(lines: Lines, ledger: Ledger, node: str, indexes: Mapping[str, str]) -
                     "placement_start": str(r.placement.start),
                     "placement_size": str(r.placement.size),
                 }
-                lines.of({name: _escaped(value) for name, value in values.items()})
-                lines.add(_MIG, 1)
+                _formed(lines, {name: _escaped(value) for name, value in values.items()}, _MIG, 1)
+
+
+def _by_card(entries: Sequence[Entry]) -> Iterable[tuple[str, int, int]]:
+    """UUID, memory and compute a card, by UUID."""
+    if len(entries) == 1:
+        (entry,) = entries
+        return ((entry.uuid, entry.memory_mib, entry.cores),)
+    total: dict[str, tuple[int, int]] = {}
+    for entry in entries:
+        memory_mib, cores = total.get(entry.uuid, (0, 0))
+        total[entry.uuid] = memory_mib + entry.memory_mib, cores + entry.cores
+    return sorted((uuid, memory_mib, cores) for uuid, (memory_mib, cores) in total.items())
+
+
+def _formed(lines: Lines, values: Mapping[str, str], family: GaugeFamily, value: float) -> None:
+    series = ((family, family.form % values, value),)
+    lines.add(series)
+    lines.add_old(values, series)
 
 
 def namespace_lines(ledger: Ledger, namespace: str, legacy: bool) -> Mapping[str, list[str]]:
@@ -264,11 +301,10 @@ def namespace_lines(ledger: Ledger, namespace: str, legacy: bool) -> Mapping[str
     for vendor in ledger.config.vendors:
         for name, amount, limit in _quota_rows(vendor, rows.get(vendor.key, NO_CHARGE), in_force):
             values = {"namespace": _escaped(namespace), "quota_name": _escaped(name), "limit": str(limit or 0)}
-            lines.of(values)
             if amount or limit is not None:
-                lines.add(_QUOTA_USED, amount)
+                _formed(lines, values, _QUOTA_USED, amount)
             if limit is not None:
-                lines.add(_QUOTA_LIMIT, limit)
+                _formed(lines, values, _QUOTA_LIMIT, limit)
     return lines.found
 
 
