@@ -32,7 +32,8 @@ from lab.bench.synthetic import (
 __all__ = ["CASES", "BenchError", "FilterBench", "bench_filter", "bench_growth", "extender", "probe"]
 
 CASES = ("seen", "shuffled", "new", "chain", "nofit", "nofit-retried", "nofit-quota", "nofit-containers", "nofit-numa")
-WARM_UP_CALLS = 50
+WARM_UP_CALLS = 96
+"""As many as there are shapes in `nofit-retried`: each has then been refused once."""
 _PROBES = 32
 _PLAIN_CALLS = 3
 _FLOOR_EVERY = 25
