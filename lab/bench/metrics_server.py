@@ -16,21 +16,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from devices.config import default_config
 from devices.ledger import Ledger
 from lab.bench.anew_page import AnewPage
-from lab.bench.server import FIXED, Taker
+from lab.bench.server import Taker, add_floor
 from lab.bench.synthetic import Size, fill
 from scheduler.config import Settings
-from scheduler.handlers import BODY_LIMIT_BYTES
 from scheduler.service import SchedulerService
-from scheduler.wire import decode_filter
-from serving.limits import read_body
 from serving.server import Address, run, serve
 
 __all__: list[str] = []
-
-
-async def _floor(request: web.Request) -> web.Response:
-    decode_filter(await read_body(request, BODY_LIMIT_BYTES))
-    return web.Response(body=FIXED, content_type="application/json")
 
 
 async def _main(size: Size) -> None:
@@ -49,7 +41,7 @@ async def _main(size: Size) -> None:
         return web.Response(body=text, content_type="text/plain")
 
     main, plain = service.listeners()
-    main.app.router.add_post("/floor", _floor)
+    add_floor(main.app)
     plain.app.router.add_get("/anew", anew)
     stop = asyncio.Event()
 

@@ -26,9 +26,10 @@ from scheduler.handlers import BODY_LIMIT_BYTES
 from scheduler.service import SchedulerService
 from scheduler.wire import decode_filter, failed_filter
 from serving.limits import read_body
+from serving.quick import QUICK, Answered
 from serving.server import Address, run, serve
 
-__all__ = ["FIXED", "Taker"]
+__all__ = ["Taker", "add_floor"]
 
 FIXED = orjson.dumps({**failed_filter(""), "NodeNames": [node_name(0)]})
 
@@ -69,17 +70,28 @@ async def _end_of_input(stop: asyncio.Event) -> None:
     stop.set()
 
 
-def _routes(plainly: Rebuilding) -> list[web.RouteDef]:
+def add_floor(app: web.Application) -> None:
+    """`/floor`: read a filter request, pod and names anew every time, and give a fixed answer, the way `/filter` is answered."""
+
     async def floor(request: web.Request) -> web.Response:
         decode_filter(await read_body(request, BODY_LIMIT_BYTES))
         return web.Response(body=FIXED, content_type="application/json")
 
+    def at_once(body: bytes) -> Answered:
+        decode_filter(body)
+        return Answered(FIXED, "")
+
+    app.router.add_post("/floor", floor)
+    app[QUICK].add("/floor", at_once)
+
+
+def _routes(plainly: Rebuilding) -> list[web.RouteDef]:
     async def plain(request: web.Request) -> web.Response:
         args = decode_filter(await read_body(request, BODY_LIMIT_BYTES))
         chosen = plainly.choose(args.pod, args.names or ())
         return web.Response(body=orjson.dumps({"NodeNames": [chosen]}), content_type="application/json")
 
-    return [web.post("/floor", floor), web.post("/plain", plain)]
+    return [web.post("/plain", plain)]
 
 
 async def _main(size: Size, linked: bool) -> None:
@@ -92,6 +104,7 @@ async def _main(size: Size, linked: bool) -> None:
     service = SchedulerService(settings, Taker(), ledger)
     listeners = service.listeners()
     listeners[0].app.add_routes(_routes(plainly))
+    add_floor(listeners[0].app)
     stop = asyncio.Event()
 
     def bound(addresses: list[Address]) -> None:

@@ -249,7 +249,8 @@ PIECES = {
     "in small ones": (post(LONG), [1200, 2400, 3600, 4800], 0.01, 1),
     "too late": (post(LONG), [4096], 0.051, 0),
     "too late in all": (post(LONG), [1200, 2400, 3600, 4800], 0.015, 0),
-    "larger than is waited for": (post(b'"' + b"x" * 2**17 + b'"'), [4096], 0.0, 0),
+    "the names of many nodes": (post(b'"' + b"x" * (2**19 - 2) + b'"'), [4096, 2**18, 2**19 - 100], 0.01, 1),
+    "larger than is waited for": (post(b'"' + b"x" * (2**19 - 1) + b'"'), [4096], 0.0, 0),
     "in chunks": (CHUNKED + b'3\r\n"x"\r\n0\r\n\r\n', [len(CHUNKED) + 4], 0.0, 0),
     "refused in the end": (post(b'"refuse"'), [90], 0.0, 0),
 }
