@@ -5,8 +5,9 @@ they were at one moment, unless changes come faster than they can be written; wh
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from time import perf_counter
 
 from devices.ledger import Ledger
@@ -22,7 +23,8 @@ from serving.page import Block
 __all__ = ["LedgerPage"]
 
 _SLICE_S = 0.002
-_PAUSE_S = 0.005
+_UNHURRIED_SLICE_S = 0.001
+_PAUSE_S = 0.0025
 """Between two slices of what nobody waits for: done some seconds after a start, and most decisions meet none."""
 _ROUNDS = 20
 """Changes that come while a page is caught up with are caught up with again so often; what then is left waits for the next page."""
@@ -60,30 +62,33 @@ class LedgerPage:
         self._names = _names(NODE_FAMILIES, legacy)
         self._quota_names = _names(QUOTA_FAMILIES, legacy)
         self._nodes: dict[str, _Text] = {}
+        """In the order of their names, unless any are `_unsorted`."""
+        self._unsorted = False
+        self._series = [0] * len(self._names)
         self._seen = -1
         self._stale: dict[str, None] = {}
         """Nodes whose text is not what it should be, the first that changed first."""
         self._one_at_a_time = asyncio.Lock()
         self._slice_ends_s = 0.0
-        self._pause_s = 0.0
+        self._hurried = True
 
     async def blocks(self) -> Sequence[Block]:
         """Every gauge as text, in the order in which a limit leaves them out from the end."""
         if not self._leads():
             return ()
-        self._pause_s = 0.0
+        self._hurried = True  # also whoever prepares at the moment
         async with self._one_at_a_time:
-            self._slice_ends_s = self._clock() + _SLICE_S
+            self._begin_slice()
             quotas = await self._quotas()
             await self._catch_up()
-            nodes = list(self._nodes.items())  # from here on nothing changes on this page
-        await asyncio.sleep(0)
-        nodes.sort()
-        found = []
-        for position, (name, text) in enumerate(self._names.items()):
-            await asyncio.sleep(0)
-            pieces = [node.texts[position] for _, node in nodes]
-            found.append(Block(name, text, pieces, sum(node.series[position] for _, node in nodes)))
+            if self._unsorted:
+                self._nodes, self._unsorted = dict(sorted(self._nodes.items(), key=itemgetter(0))), False
+            # From here on nothing changes on this page.
+            nodes, series = list(self._nodes.values()), tuple(self._series)
+        found = [
+            Block(name, text, _pieces(nodes, position) if series[position] else (), series[position])
+            for position, (name, text) in enumerate(self._names.items())
+        ]
         return self._within_limit([*quotas, *found])
 
     async def prepare(self) -> None:
@@ -93,8 +98,8 @@ class LedgerPage:
         """
         if self._leads():
             async with self._one_at_a_time:
-                self._pause_s = _PAUSE_S
-                self._slice_ends_s = self._clock() + _SLICE_S
+                self._hurried = False
+                self._begin_slice()
                 await self._write_stale()
 
     def _within_limit(self, found: Sequence[Block]) -> Sequence[Block]:
@@ -152,17 +157,29 @@ class LedgerPage:
         """Let others run once a slice is over; whether they did."""
         if self._clock() < self._slice_ends_s:
             return False
-        await asyncio.sleep(self._pause_s)
-        self._slice_ends_s = self._clock() + _SLICE_S
+        await asyncio.sleep(0.0 if self._hurried else _PAUSE_S)
+        self._begin_slice()
         return True
+
+    def _begin_slice(self) -> None:
+        self._slice_ends_s = self._clock() + (_SLICE_S if self._hurried else _UNHURRIED_SLICE_S)
 
     def _write(self, name: str) -> None:
         found = node_lines(self._ledger, name, self._legacy)
         series = tuple(len(found[family]) for family in self._names)
+        before = self._nodes.get(name)
         if any(series):
+            self._unsorted |= before is None
             self._nodes[name] = _Text(tuple("".join(found[family]).encode() for family in self._names), series)
         else:
             self._nodes.pop(name, None)
+        for position, count in enumerate(series):
+            self._series[position] += count - (before.series[position] if before is not None else 0)
+
+
+def _pieces(nodes: Iterable[_Text], position: int) -> Iterator[bytes]:
+    """One gauge's part of each node, taken out when it is written: there are thousands."""
+    return (node.texts[position] for node in nodes)
 
 
 def _names(families: Sequence[GaugeFamily], legacy: bool) -> Mapping[str, str]:

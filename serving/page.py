@@ -17,8 +17,7 @@ from prometheus_client.exposition import choose_encoder
 
 __all__ = ["Block", "Blocks", "packed", "page"]
 
-_PIECE_BYTES = 128 * 1024
-_PACKED_AT_ONCE_BYTES = 256 * 1024
+_PIECE_BYTES = 256 * 1024
 _LEVEL = 1
 """Metrics pages repeat themselves: the fastest level packs them to a few percent already."""
 _GZIP = 16
@@ -32,7 +31,8 @@ class Block:
 
     name: str
     text: str
-    pieces: Sequence[bytes]
+    pieces: Iterable[bytes]
+    """Read once, while the page is written."""
     series: int
 
 
@@ -80,15 +80,10 @@ async def page(
 
 
 async def packed(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The pieces as one gzip file; packing runs in a thread, which does not hold up the event loop."""
+    """The pieces as one gzip file, packed between two turns of the event loop: half a millisecond each."""
+    # Not in a thread: on one core it takes turns with the event loop for as long as the kernel likes, 4 ms and more.
     packer = zlib.compressobj(_LEVEL, wbits=zlib.MAX_WBITS + _GZIP)
-    held: list[bytes] = []
-    size = 0
     async for piece in pieces:
-        held.append(piece)
-        size += len(piece)
-        if size >= _PACKED_AT_ONCE_BYTES:
-            if found := await asyncio.to_thread(packer.compress, b"".join(held)):
-                yield found
-            held, size = [], 0
-    yield await asyncio.to_thread(lambda: packer.compress(b"".join(held)) + packer.flush())
+        if found := packer.compress(piece):
+            yield found
+    yield packer.flush()

@@ -246,11 +246,11 @@ async def test_pages_prepared_without_a_pause_held_up_every_decision_after_a_sta
         await sleep(0)
 
     monkeypatch.setattr("scheduler.metrics_page.asyncio.sleep", noted)
-    source = LedgerPage(many_nodes(20), clock=count().__next__)  # every slice is over at once
+    source = LedgerPage(many_nodes(30), clock=count().__next__)  # every slice is over at once
     preparing = asyncio.create_task(source.prepare())
     while len(pauses) < 5 and not preparing.done():
         await sleep(0)
-    assert set(pauses) == {0.005}
+    assert set(pauses) == {0.0025}
     asked = asyncio.create_task(source.blocks())  # from now on somebody waits
     await asyncio.wait({preparing, asked})
     assert set(pauses[7:]) == {0.0}
