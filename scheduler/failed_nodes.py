@@ -1,11 +1,9 @@
 """The entries of `FailedNodes` and `FailedAndUnresolvableNodes`: thousands in every refusal, written as JSON without a dict in between."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 import numpy as np
-import orjson
-from numpy.typing import NDArray
 
 from devices.reasons import NODE_UNREGISTERED
 from scheduler.columns import Numbers
@@ -18,7 +16,7 @@ __all__ = ["FailedNodes"]
 class FailedNodes(Mapping[str, str]):
     """Why nodes of an offer are refused, by name in the order offered, those without cards last; a dict once it is read.
 
-    `codes` say by place in the offer which of `verdicts` a node has. Shown are all nodes, or with `hopeless` those that no freed card
+    `codes` say by place in the offer which of `verdicts` a node has; each of those is some node's. Shown are all nodes, or with `hopeless` those that no freed card
     would help (true) or all others (false).
     """
 
@@ -28,19 +26,8 @@ class FailedNodes(Mapping[str, str]):
         self._offer = offer
         self._codes = codes
         self._verdicts = verdicts
-        self._missing = () if hopeless is False else offer.unregistered
-        self._places: Numbers | None = None
-        """Those that are shown; None for all."""
-        shown = [code for code, verdict in verdicts.items() if hopeless in (None, verdict.is_unresolvable)]
-        if len(shown) < len(verdicts):
-            is_shown = np.zeros(max(verdicts) + 1, np.bool_)
-            is_shown[shown] = True
-            self._places = np.flatnonzero(is_shown[codes])
-
-    @classmethod
-    def of(cls, offer: Offer, codes: Numbers, verdicts: Sequence[NotFit]) -> "FailedNodes":
-        """All of them; most of `verdicts` may be no node's."""
-        return cls(offer, codes, {code: verdicts[code] for code in np.flatnonzero(np.bincount(codes)).tolist()})
+        self._nowhere = dict.fromkeys(offer.unregistered if hopeless is not False else (), NODE_UNREGISTERED)
+        self._text_of = {code: v.text for code, v in verdicts.items() if hopeless in (None, v.is_unresolvable)}
 
     @property
     def resolvable(self) -> "FailedNodes":
@@ -54,31 +41,13 @@ class FailedNodes(Mapping[str, str]):
 
     def json(self) -> bytes:
         """As a JSON object, equal to the mapping."""
-        names, codes = self._shown(self._offer.encoded)
-        more = orjson.dumps(dict.fromkeys(self._missing, NODE_UNREGISTERED))
-        if not len(names):
-            return more
-        # What follows a name, up to where the next one begins.
-        after = np.zeros(max(self._verdicts) + 1, object)
-        for code, verdict in self._verdicts.items():
-            after[code] = b'":' + orjson.dumps(verdict.text) + b',"'
-        written = np.empty(2 * len(names), object)
-        written[0::2], written[1::2] = names, after[codes]
-        parts = written.tolist()
-        parts[0] = b'{"' + parts[0]
-        parts[-1] = parts[-1][:-1] + more[1:] if self._missing else parts[-1][:-2] + b"}"
-        return b"".join(parts)
-
-    def _shown(self, names: NDArray[np.object_]) -> tuple[NDArray[np.object_], Numbers]:
-        return (names, self._codes) if self._places is None else (names[self._places], self._codes[self._places])
+        return self._offer.passages.json(self._codes, self._text_of, self._nowhere)
 
     @cached_property
     def _texts(self) -> dict[str, str]:
-        text = {code: verdict.text for code, verdict in self._verdicts.items()}
-        names, codes = self._shown(self._offer.array)
-        found = dict(zip(names.tolist(), map(text.__getitem__, codes.tolist()), strict=True))
-        found.update(dict.fromkeys(self._missing, NODE_UNREGISTERED))
-        return found
+        text_of = self._text_of
+        said = zip(self._offer.names, self._codes.tolist(), strict=True)
+        return {**{name: text_of[code] for name, code in said if code in text_of}, **self._nowhere}
 
     def __getitem__(self, name: str) -> str:
         return self._texts[name]
@@ -87,4 +56,7 @@ class FailedNodes(Mapping[str, str]):
         return iter(self._texts)
 
     def __len__(self) -> int:
-        return len(self._codes if self._places is None else self._places) + len(self._missing)
+        said = len(self._codes)
+        if len(self._text_of) < len(self._verdicts):
+            said = int(np.isin(self._codes, list(self._text_of)).sum()) if self._text_of else 0
+        return said + len(self._nowhere)

@@ -217,10 +217,10 @@ class ExtenderHandlers:
             return Counter((filtered.failed or {}).values())
         counts = Counter({NODE_UNREGISTERED: len(filtered.decision.unregistered)})
         reasons: Counter[Reason] = Counter()
-        for verdict, names in filtered.decision.refusals:
-            counts[verdict.text] += len(names)
-            for reason, count in verdict.refusal.counts.items():
-                reasons[reason] += count * len(names)
+        for verdict, nodes in filtered.decision.verdict_counts:
+            counts[verdict.text] += nodes
+            for reason, cards in verdict.refusal.counts.items():
+                reasons[reason] += cards * nodes
         for reason, total in reasons.items():
             self._metrics.refusals.labels(reason).inc(total)
         return +counts

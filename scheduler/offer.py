@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from scheduler.columns import Columns, Numbers
+from scheduler.passages import Passages
 
 __all__ = ["Offer", "Offers"]
 
@@ -32,12 +32,9 @@ class Offer:
         return np.array(self.names, object)
 
     @cached_property
-    def encoded(self) -> NDArray[np.object_]:
-        """`names` as JSON strings without their quotation marks."""
-        written = orjson.dumps(self.names)
-        # Only where nothing is escaped are all quotation marks those between two names.
-        parts = written[2:-2].split(b'","') if b"\\" not in written else [orjson.dumps(n)[1:-1] for n in self.names]
-        return np.array(parts[: len(self.names)], object)
+    def passages(self) -> Passages:
+        """Writes `names` as JSON, each with a text."""
+        return Passages(self.names)
 
     @cached_property
     def place_of(self) -> Mapping[str, int]:

@@ -4,7 +4,7 @@ Nothing here waits, reads a clock, calls a client or logs: same nodes, same ask,
 is elsewhere: reserve it (`engine`), word it (`diagnosis`), bind it (`bind`).
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 
@@ -104,6 +104,13 @@ class Decision:
                 else:
                     known[1].append(name)
         return tuple(found.values())
+
+    @property
+    def verdict_counts(self) -> Iterable[tuple[NotFit, int]]:
+        """As `refusals`, with how many nodes there are: their names are not put together for it."""
+        if self._refused is not None:
+            return ((self._refused.verdicts[code], count) for code, count in self._refused.counts.items())
+        return ((verdict, len(names)) for verdict, names in self.refusals)
 
     @property
     def fitting(self) -> Mapping[str, float]:

@@ -16,7 +16,7 @@ __all__ = ["quota_notes"]
 
 def quota_notes(ledger: Ledger, pod: Pod, decision: Decision) -> Iterator[str]:
     """One text a vendor: what the pod would cost, what others use and where the limits are."""
-    if not any(Reason.QUOTA_NOT_FIT in verdict.refusal.counts for verdict, _ in decision.refusals):
+    if not any(Reason.QUOTA_NOT_FIT in verdict.refusal.counts for verdict, _ in decision.verdict_counts):
         return
     standings = ledger.standings(pod.namespace, facts_of(pod), without=pod.uid)
     for key, asked in ledger.unplaced(pod, decision.ask.request).items():

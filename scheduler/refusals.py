@@ -3,7 +3,7 @@
 Nodes that the walk over columns cannot tell have the exact evaluator's verdicts. Equal refusals are one object.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -53,10 +53,17 @@ class Refused:
         ]
         return tuple((verdict, names) for _, verdict, names in sorted(found, key=lambda group: group[0]))
 
-    @property
+    @cached_property
+    def counts(self) -> Mapping[int, int]:
+        """How many nodes there are of each code that any has."""
+        counts = np.bincount(self.codes)
+        found = np.flatnonzero(counts)
+        return dict(zip(found.tolist(), counts[found].tolist(), strict=True))
+
+    @cached_property
     def failed(self) -> FailedNodes:
         """Each node's entry in the answer, nodes without cards among them."""
-        return FailedNodes.of(self.offer, self.codes, self.verdicts)
+        return FailedNodes(self.offer, self.codes, {code: self.verdicts[code] for code in self.counts})
 
 
 def _distinct(table: Numbers) -> tuple[Numbers, Numbers]:

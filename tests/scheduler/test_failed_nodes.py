@@ -29,7 +29,7 @@ def test_written_and_read_they_are_the_same(names: list[str], data: st.DataObjec
     codes = data.draw(st.lists(st.integers(0, len(VERDICTS) - 1), min_size=count, max_size=count))
     known, missing = tuple(names[:count]), tuple(names[count:])
     offer = Offer(known, np.arange(count), missing)
-    failed = FailedNodes.of(offer, np.array(codes, np.int64), VERDICTS)
+    failed = FailedNodes(offer, np.array(codes, np.int64), {code: VERDICTS[code] for code in set(codes)})
     verdicts = {name: VERDICTS[code] for name, code in zip(known, codes, strict=True)}
     texts = {name: verdict.text for name, verdict in verdicts.items()}
     lost = {name: texts[name] for name in known if verdicts[name].is_unresolvable}

@@ -4,6 +4,7 @@ The nodes here are made of card states directly, so that they also have what no 
 that shrank below their tenants, any mix of families on one node.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -185,6 +186,10 @@ def check(decision: Decision, nodes: Nodes, ask: Ask, names: Sequence[str], head
     refused = {n: v.text for n, v in exact.items() if isinstance(v, NotFit) and n in decision.verdicts}
     assert decision.failed == {**refused, **missing}
     assert {(n, v.text) for v, group in decision.refusals for n in group} == set(refused.items())
+    texts: Counter[str] = Counter()
+    for verdict, count in decision.verdict_counts:
+        texts[verdict.text] += count
+    assert texts == Counter(refused.values())
     if best is None:
         assert list(decision.verdicts) == [name for name in dict.fromkeys(names) if name in states]
     assert decision.complete().verdicts == exact
