@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from devices.model import Card, CardState, NodeState
 from scheduler.policies import NODE_POLICIES
+from scheduler.roster import Roster
 
 __all__ = [
     "CORDONED",
@@ -120,6 +121,8 @@ class Columns:
         self.cards: list[Card | None] = []
         self._rows_by_uuid: dict[str, list[int]] | None = None
         self._starts_and_counts: tuple[Numbers, Numbers] | None = None
+        self._roster: Roster | None = None
+        self._roster_at = -1
         self._owner: Numbers = np.zeros(_FIRST_ROWS, np.int64)
         self._kind: Numbers = np.zeros(_FIRST_ROWS, np.int64)
         self._numa: Numbers = np.zeros(_FIRST_ROWS, np.int64)
@@ -185,6 +188,13 @@ class Columns:
         self.states[slot] = state
         self._outdated.add(slot // _LEAF)
         self.changed_at[slot] = self.sequence
+
+    @property
+    def roster(self) -> Roster:
+        """All nodes by name."""
+        if self._roster is None or self._roster_at != self.layout:
+            self._roster, self._roster_at = Roster(self.slot_of), self.layout
+        return self._roster
 
     def rows_of(self, slots: Iterable[int]) -> Numbers:
         """The rows of these nodes."""
@@ -289,8 +299,6 @@ class Columns:
         self._spans[slot] = range(0)
 
     def _rank(self) -> None:
-        # New copies of the names lie side by side: 5,000 of them are looked up in a call whose list is new.
-        self.slot_of = {name[:1] + name[1:]: slot for name, slot in self.slot_of.items()}
         for rank, name in enumerate(sorted(self.slot_of)):
             self._ranks[self.slot_of[name]] = rank
         for slot in self.slot_of.values():

@@ -14,7 +14,7 @@ __all__ = ["FailedNodes"]
 
 
 class FailedNodes(Mapping[str, str]):
-    """Why nodes of an offer are refused, by name in the order offered, those without cards last; a dict once it is read.
+    """Why nodes of an offer are refused, by name in their order, those without cards last as they were offered; a dict once it is read.
 
     `codes` say by place in the offer which of `verdicts` a node has; each of those is some node's. Shown are all nodes, or with `hopeless` those that no freed card
     would help (true) or all others (false).

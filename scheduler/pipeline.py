@@ -143,12 +143,12 @@ class Decision:
             return
         offer = moment.offer
         if self._refused is not None:
-            names = list(offer.in_order[: self._states_kept])
+            names = list(offer.names[: self._states_kept])
         else:
             refused = (name for name, verdict in self.verdicts.items() if isinstance(verdict, NotFit))
             names = nsmallest(self._states_kept, refused)
         for name in names:
-            state = moment.states.of(int(offer.slots[offer.place_of[name]]))
+            state = moment.states.of(offer.slot(name))
             if state is not None:
                 self.states[name] = state
 
@@ -270,7 +270,7 @@ class Pipeline:
                 return verdicts, None
             order[place] = _LAST
             if isinstance(_judged(offer, place, columns, judge, verdicts), Fit):
-                return verdicts, offer.names[place]
+                return verdicts, offer.name(place)
         # The screen cannot tell here, so there may be many to look at.
         left = np.flatnonzero(order != _LAST)
         order[left[~refusals.may_fit(columns, offer.slots[left])]] = _LAST
@@ -278,13 +278,13 @@ class Pipeline:
             if order[place] == _LAST:
                 break
             if isinstance(_judged(offer, place, columns, judge, verdicts), Fit):
-                return verdicts, offer.names[place]
+                return verdicts, offer.name(place)
         return verdicts, None
 
     @staticmethod
     def _every(offer: Offer, columns: Columns, judge: Judge) -> dict[str, Verdict]:
         verdicts: dict[str, Verdict] = {}
-        for place in range(len(offer.names)):
+        for place in range(len(offer.slots)):
             _judged(offer, place, columns, judge, verdicts)
         return verdicts
 
@@ -327,6 +327,6 @@ def _judged(offer: Offer, place: int, columns: Columns, judge: Judge, verdicts: 
     slot = int(offer.slots[place])
     state = columns.states[slot]
     if state is None:
-        raise AssertionError(f"node {offer.names[place]} is offered without cards")
-    verdict = verdicts[offer.names[place]] = judge(slot, state)
+        raise AssertionError(f"node {offer.name(place)} is offered without cards")
+    verdict = verdicts[offer.name(place)] = judge(slot, state)
     return verdict

@@ -14,6 +14,7 @@ from scheduler.bind import BindRequest
 from scheduler.engine import Filtered
 from scheduler.errors import RequestError
 from scheduler.failed_nodes import FailedNodes
+from scheduler.names import OfferedNames
 
 __all__ = [
     "BindingResult",
@@ -59,7 +60,7 @@ class FilterArgs(msgspec.Struct, frozen=True):
     """`ExtenderArgs`: the pod, and the offered nodes by name or whole. `items` are the nodes as they came."""
 
     pod: Pod
-    names: tuple[str, ...] | None
+    names: Sequence[str] | None
     nodes: tuple[Node, ...] | None
     items: tuple[object, ...] = ()
 
@@ -134,13 +135,13 @@ _NAME_LIST = msgspec.json.Decoder(list[str])
 class FilterDecoder:
     """`decode_filter` for calls that name the same nodes again: names that end a request as they ended one before are not read again.
 
-    Equal ends then have the same tuple of names. kube-scheduler writes the names last; whatever is in any other form is read as a whole.
+    Equal ends then have the same names. kube-scheduler writes the names last; whatever is in any other form is read as a whole.
     """
 
     _KEPT = 4
 
     def __init__(self) -> None:
-        self._ends: list[tuple[bytes, tuple[str, ...]]] = []
+        self._ends: list[tuple[bytes, Sequence[str]]] = []
 
     def decode(self, body: bytes) -> FilterArgs:
         """What `decode_filter` answers, or raises."""
@@ -159,10 +160,15 @@ class FilterDecoder:
         at = body.find(_NAMES)
         if at < 0 or body[-1:] != b"}" or (pod := _pod_before(body, at)) is None:
             return None
+        written = body[at + len(_NAMES) - 1 : -1]
+        names: Sequence[str]
         try:
-            names = tuple(_NAME_LIST.decode(memoryview(body)[at + len(_NAMES) - 1 : -1]))
-        except (msgspec.DecodeError, UnicodeError):
-            return None
+            names = OfferedNames(written)
+        except ValueError:
+            try:
+                names = tuple(_NAME_LIST.decode(written))
+            except (msgspec.DecodeError, UnicodeError):
+                return None
         self._ends = [(body[at:], names), *self._ends[: self._KEPT - 1]]
         return FilterArgs(pod, names, None)
 

@@ -11,6 +11,7 @@ from scheduler.engine import Filtered
 from scheduler.evaluate import NotFit
 from scheduler.failed_nodes import FailedNodes
 from scheduler.offer import Offer
+from scheduler.roster import Roster
 from scheduler.wire import FilterArgs, encode_filter
 from tests.builders import pod
 
@@ -27,8 +28,8 @@ NAMES = st.text(st.sampled_from('ab",:\\\n{}é\U0001f600'), max_size=4)
 def test_written_and_read_they_are_the_same(names: list[str], data: st.DataObject) -> None:
     count = data.draw(st.integers(0, len(names)))
     codes = data.draw(st.lists(st.integers(0, len(VERDICTS) - 1), min_size=count, max_size=count))
-    known, missing = tuple(names[:count]), tuple(names[count:])
-    offer = Offer(known, np.arange(count), missing)
+    known, missing = tuple(sorted(names[:count])), tuple(names[count:])
+    offer = Offer(Roster({name: slot for slot, name in enumerate(known, 1)}), np.arange(count), missing)
     failed = FailedNodes(offer, np.array(codes, np.int64), {code: VERDICTS[code] for code in set(codes)})
     verdicts = {name: VERDICTS[code] for name, code in zip(known, codes, strict=True)}
     texts = {name: verdict.text for name, verdict in verdicts.items()}
