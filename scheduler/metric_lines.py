@@ -108,6 +108,7 @@ def _escaped(text: str) -> str:
     return text  # nearly always
 
 
+# `_card` and `_pods` write the labels of these two out, for speed; a test holds every line against the library's.
 _CARD = ("node", "device_uuid", "device_index", "device_type")
 _POD = ("namespace", "node", "pod", "container_index", "device_uuid")
 _MEMORY_LIMIT = GaugeFamily("hami_gpu_memory_limit_bytes", "Registered memory.", _CARD)

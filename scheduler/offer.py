@@ -18,7 +18,7 @@ __all__ = ["Offer", "Offers"]
 
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """Names that were offered, each once: those with cards by their places in the roster, and those without as they came."""
+    """Names that were offered, each once: those with cards by their places in the roster, and those without, sorted."""
 
     roster: Roster
     places: Numbers
@@ -71,7 +71,7 @@ class Offers:
         if not isinstance(names, OfferedNames):
             names = tuple(names)
         for number, (known, layout, offer) in enumerate(self._last):
-            if layout == columns.layout and (known is names or known == names):
+            if layout == columns.layout and (known is names or (type(known) is type(names) and known == names)):
                 if number:
                     self._last.insert(0, self._last.pop(number))
                 return offer
@@ -80,10 +80,9 @@ class Offers:
         return offer
 
     def _by_nodes(self, names: Sequence[str], columns: Columns) -> Offer:
-        """A new offer, or the one of these nodes in another order, which is then no longer kept for that."""
+        """A new offer, or the one of these nodes in another order."""
         places, missing = columns.roster.find(names)
-        for number, (_, layout, offer) in enumerate(self._last):
+        for _, layout, offer in self._last:
             if layout == columns.layout and offer.unregistered == missing and np.array_equal(offer.places, places):
-                del self._last[number]
                 return offer
         return Offer(columns.roster, places, missing)

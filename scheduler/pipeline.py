@@ -133,8 +133,8 @@ class Decision:
             self.states,
             self.headrooms,
             None,
-            # Without what it has worked out for the answer: that is large, and seldom asked for again.
-            replace(self._refused) if self._refused is not None else None,
+            # Without what was worked out for the answer: that is large, and seldom asked for again.
+            replace(self._refused, passages=None) if self._refused is not None else None,
         )
 
     def _keep_states(self) -> None:
@@ -185,7 +185,7 @@ class Pipeline:
 
     def catch_up(self, cluster: Cluster) -> None:
         """Take in what has changed in the cluster, so that the next decision does not have to."""
-        self._followed(cluster)
+        self._offers.of(tuple(cluster.node_names()), self._followed(cluster))
 
     def decide(self, ask: Ask, names: Sequence[str], cluster: Cluster, headrooms: Headrooms) -> Decision:
         """Choose among the named nodes; a node without cards is unregistered."""

@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from devices.fit import Refusal
 from devices.model import NodeState
@@ -19,6 +20,7 @@ from scheduler.evaluate import Headrooms, NotFit, Verdict
 from scheduler.failed_nodes import FailedNodes
 from scheduler.needs import REASONS, Needs
 from scheduler.offer import Offer
+from scheduler.passages import Passages
 from scheduler.walks import CARDS, HAS_MIG, MAY_GIVE_SEVERAL, PASSING, Told, Walks
 
 __all__ = ["Refusals", "Refused"]
@@ -31,15 +33,18 @@ _VERDICTS_A_SLOT = 4
 
 @dataclass(frozen=True)
 class Refused:
-    """Why each of the offered nodes is refused: `codes` say by place in the offer which of `verdicts` it is."""
+    """Why each of the offered nodes is refused: `codes` say by place in `names` which of `verdicts` it is."""
 
-    offer: Offer
+    names: NDArray[np.object_]
+    unregistered: tuple[str, ...]
     codes: Numbers
     verdicts: Sequence[NotFit]
+    passages: Passages | None
+    """Of the names, while it is being answered."""
 
     def by_name(self) -> dict[str, Verdict]:
         """Verdicts in the order of the names."""
-        return dict(zip(self.offer.names, map(self.verdicts.__getitem__, self.codes.tolist()), strict=True))
+        return dict(zip(self.names.tolist(), map(self.verdicts.__getitem__, self.codes.tolist()), strict=True))
 
     @cached_property
     def groups(self) -> Sequence[tuple[NotFit, Sequence[str]]]:
@@ -48,7 +53,7 @@ class Refused:
         ordered = self.codes[places]
         bounds = [*np.flatnonzero(np.diff(ordered, prepend=-1)).tolist(), len(ordered)]
         found = [
-            (int(places[start]), self.verdicts[ordered[start]], self.offer.array[places[start:end]].tolist())
+            (int(places[start]), self.verdicts[ordered[start]], self.names[places[start:end]].tolist())
             for start, end in pairwise(bounds)
         ]
         return tuple((verdict, names) for _, verdict, names in sorted(found, key=lambda group: group[0]))
@@ -63,7 +68,8 @@ class Refused:
     @cached_property
     def failed(self) -> FailedNodes:
         """Each node's entry in the answer, nodes without cards among them."""
-        return FailedNodes(self.offer, self.codes, {code: self.verdicts[code] for code in self.counts})
+        verdicts = {code: self.verdicts[code] for code in self.counts}
+        return FailedNodes(self.names, self.codes, verdicts, self.unregistered, self.passages)
 
 
 def _distinct(table: Numbers) -> tuple[Numbers, Numbers]:
@@ -108,7 +114,7 @@ class Refusals:
             if not isinstance(verdict, NotFit):
                 raise AssertionError(f"slot {slot} is refused, but its verdict is {verdict}")
             self._codes[slot] = self._number(verdict)
-        return Refused(offer, self._codes[slots], self._verdicts)
+        return Refused(offer.array, offer.unregistered, self._codes[slots], self._verdicts, offer.passages)
 
     def _follow(self, columns: Columns, slots: Numbers) -> None:
         if len(self._at) < columns.slots or len(self._verdicts) > _VERDICTS_A_SLOT * columns.slots:

@@ -22,23 +22,18 @@ class Roster:
         """Sorted."""
         self.slots: Numbers = np.array([slot_of[name] for name in ordered], np.int64)
         """Of each, in the columns."""
-
-    @cached_property
-    def _index(self) -> NameIndex:
-        return NameIndex(self.names.tolist())
+        self._index = NameIndex(ordered)
 
     @cached_property
     def _place_of(self) -> Mapping[str, int]:
         return {name: place for place, name in enumerate(self.names.tolist())}
 
     def find(self, names: Sequence[str]) -> tuple[Numbers, tuple[str, ...]]:
-        """The places of these names, rising and each once; and those that no node has, as they came and each once."""
+        """The places of these names, rising and each once; and those that no node has, sorted and each once."""
         found = self._index.of(names) if isinstance(names, OfferedNames) else None
-        missing: tuple[str, ...] = ()
         if found is None:
-            place_of = self._place_of
-            found = np.array([place_of[name] for name in names if name in place_of], np.int64)
-            missing = tuple(dict.fromkeys(name for name in names if name not in place_of))
+            found = np.array([self._place_of.get(name, -1) for name in names], np.int64)
+        missing = {names[number] for number in np.flatnonzero(found < 0).tolist()}
         is_there = np.zeros(len(self.names), np.bool_)
-        is_there[found] = True
-        return np.flatnonzero(is_there), missing
+        is_there[found[found >= 0]] = True
+        return np.flatnonzero(is_there), tuple(sorted(missing))

@@ -5,8 +5,9 @@ from typing import Final
 
 __all__ = ["LARGE_BYTES", "steady_heap"]
 
-LARGE_BYTES: Final = 2**20
-"""A block of this size has pages of its own, which go back to the kernel with it. What decisions pass over arrays takes less."""
+LARGE_BYTES: Final = 2**21
+"""A block of this size has pages of its own, which go back to the kernel with it. The largest arrays of a decision take half of that at
+5,000 nodes."""
 _KEPT_BYTES: Final = 4 * 2**20
 """Free memory at the end of the heap that is kept for the next request."""
 _M_TRIM_THRESHOLD: Final = -1

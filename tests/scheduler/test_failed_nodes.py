@@ -10,8 +10,7 @@ from devices.reasons import NODE_UNREGISTERED, Reason
 from scheduler.engine import Filtered
 from scheduler.evaluate import NotFit
 from scheduler.failed_nodes import FailedNodes
-from scheduler.offer import Offer
-from scheduler.roster import Roster
+from scheduler.passages import Passages
 from scheduler.wire import FilterArgs, encode_filter
 from tests.builders import pod
 
@@ -28,9 +27,10 @@ NAMES = st.text(st.sampled_from('ab",:\\\n{}é\U0001f600'), max_size=4)
 def test_written_and_read_they_are_the_same(names: list[str], data: st.DataObject) -> None:
     count = data.draw(st.integers(0, len(names)))
     codes = data.draw(st.lists(st.integers(0, len(VERDICTS) - 1), min_size=count, max_size=count))
-    known, missing = tuple(sorted(names[:count])), tuple(names[count:])
-    offer = Offer(Roster({name: slot for slot, name in enumerate(known, 1)}), np.arange(count), missing)
-    failed = FailedNodes(offer, np.array(codes, np.int64), {code: VERDICTS[code] for code in set(codes)})
+    known, missing = names[:count], tuple(names[count:])
+    array, passages = np.array(known, object), data.draw(st.sampled_from((None, Passages(known))))
+    verdicts_of = {code: VERDICTS[code] for code in set(codes)}
+    failed = FailedNodes(array, np.array(codes, np.int64), verdicts_of, missing, passages)
     verdicts = {name: VERDICTS[code] for name, code in zip(known, codes, strict=True)}
     texts = {name: verdict.text for name, verdict in verdicts.items()}
     lost = {name: texts[name] for name in known if verdicts[name].is_unresolvable}

@@ -16,7 +16,7 @@ from scheduler.ask import Defaults
 from scheduler.engine import Engine
 from scheduler.metric_lines import node_lines
 from scheduler.metrics_page import LedgerPage
-from serving.page import packed, page
+from serving.page import Block, packed, page
 from tests.builders import allocated, card, entry, node, nvidia_config, pod, quota
 from tests.scheduler.histories import Step, steps
 
@@ -313,3 +313,22 @@ async def test_a_packed_page_unpacks_to_itself() -> None:
 
     found = [piece async for piece in packed(given())]
     assert gzip.decompress(b"".join(found)) == b"".join(pieces)
+
+
+@pytest.mark.parametrize("size", [1000, 250_000, 300_000])
+async def test_a_packed_page_gives_way_between_any_two_gauges(size: int) -> None:
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def blocks() -> list[Block]:
+        return [Block(f"gauge{number}", "Text.", (b"x" * size,), 1) for number in range(20)]
+
+    others = asyncio.create_task(count_turns())
+    assert [piece async for piece in packed(page(CollectorRegistry(), "", (), blocks))]
+    others.cancel()
+    assert turns >= 20
